@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import taxi_like
 
+from gpuguide.benchmarks.dataframes import queries
 from gpuguide.cli import frame
-from gpuguide.dataframes import Query
+from gpuguide.dataframes import Query, where_to_run
+from gpuguide.dataframes.query.choice import file_amounts
+from gpuguide.measure import store
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -33,6 +38,41 @@ def test_a_group_by_with_its_engine_and_why(gpuguide: Run, files: tuple[str, str
     assert all(name in err for name in ("polars", "duckdb", "cudf", "polars-gpu"))
     assert "H200" in err
     assert ("Engine: " in err) is (engine == "auto")
+
+
+def made_up_record(device: str) -> Any:
+    """Return a record of ``frame-queries`` in which Polars takes 1 s for a gigabyte, and DuckDB twice as long."""
+    cases = []
+    for engine, rate in (("polars", 1e-9), ("duckdb", 2e-9)):
+        for keys in ({"query": name, "rows": rows} for name in queries.QUERIES for rows in queries.ROWS):
+            amounts = file_amounts(queries.describe_query(keys["query"], keys["rows"]), 0.0)
+            seconds = rate * (amounts.numbers + amounts.codes + amounts.text)
+            measured = {"time": SimpleNamespace(summary=SimpleNamespace(median=seconds))}
+            cases.append(SimpleNamespace(keys=keys, contender=engine, status="ok", measured=measured))
+    return SimpleNamespace(device=device, cases=cases)
+
+
+@pytest.mark.parametrize(("device", "read"), [("the same", True), ("another", False)])
+def test_reading_is_in_the_times_if_the_same_machine_measured_it(
+    gpuguide: Run, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, device: str, read: bool
+) -> None:
+    slug = store.load_published("dataframe").device if device == "the same" else device
+    load = store.load_all_published
+    monkeypatch.setattr(
+        store, "load_all_published", lambda name: [made_up_record(slug)] if name == "frame-queries" else load(name)
+    )
+    machine, _ = frame.load_machine()
+    assert set(machine.files) == ({"polars", "duckdb"} if read else set())
+    status, _, err = gpuguide("frame", files[0], "--group-by", "zone", "--sum", "fare")
+    told = " ".join(err.split())
+    assert status == 0
+    assert ("reading the file is in all of the times." in told) is read
+    assert ("Reading the file is in none of the times." in told) is not read
+    asked = Query(files[0]).group_by("zone", sum="fare")
+    found = where_to_run(asked, machine=machine).seconds
+    if read:
+        assert found["duckdb"] == pytest.approx(2 * found["polars"], rel=1e-3)
+        assert found["polars"] == pytest.approx(1e-9 * asked.source.bytes(["zone", "fare"]), rel=1e-3)
 
 
 def test_all_steps_together_and_the_result_in_a_file(gpuguide: Run, files: tuple[str, str], tmp_path: Path) -> None:
