@@ -424,6 +424,18 @@ def test_ten_percent_longer_than_the_fastest_is_right(longer: float, right: bool
     assert verdict.right is right
 
 
+def test_the_rule_of_one_engine_is_right_where_that_engine_is_nearly_the_fastest() -> None:
+    times = [time for time in query_times() if (time.engine, time.query) != ("cudf", "q0")]
+    found = cost.verdicts_of_engine(times, "cudf")
+    seconds = {(time.engine, time.query, time.rows): time.seconds for time in times}
+    assert len(found) == 9 * len(SIZES)
+    for (query, rows), verdict in found.items():
+        polars, cudf = seconds["polars", query, rows], seconds["cudf", query, rows]
+        assert verdict.named == "cudf"
+        assert verdict.right is (cudf <= 1.1 * polars)
+    assert 0 < sum(verdict.right for verdict in found.values()) < len(found)
+
+
 def test_engines_are_compared_where_both_were_measured() -> None:
     times = [time for time in query_times() if (time.engine, time.query, time.rows) != ("cudf", "q0", 10**8)]
     assert cost.unseen_queries(times)["q0", 10**8] == cost.QueryVerdict("polars", "polars", 1.0)

@@ -735,6 +735,11 @@ def test_steps_are_like_measured_operations() -> None:
     ):
         steps, _ = choice.estimate(build)
         assert [step.operation for step in steps] == operations
+    wide = frame_of(10**6, key=pa.int32(), value=pa.float64(), other=pa.float64())
+    grouping = Query(wide).filter("value", ">", 49.5).join(Query(frame_of(100, key=pa.int32())), on="key")
+    assert [step.row_bytes for step in choice.estimate(grouping)[0]] == [20.0, 20.0], "all columns are in the result"
+    (kept, joined, grouped_by), _ = choice.estimate(grouping.group_by("key", sum="value"))
+    assert (kept.row_bytes, joined.row_bytes, grouped_by.row_bytes) == (12.0, 12.0, 12.0), "one is never read"
     steps, rows = choice.estimate(asked.filter("value", ">", 0.75).sort("key"))
     assert (steps[1].rows, rows) == (pytest.approx(0.25e8), pytest.approx(0.25e8))
 

@@ -147,14 +147,29 @@ def load_machine() -> tuple[MachineParameters, str]:
         mine = [each for each in store.load_mine("frame-queries") if each.device == record.device]
         return add_files(machine, mine), "this machine"
     record = store.load_published("dataframe")
+    machine = cost.fit_parameters(cost.read_measurements(record.cases), host, gpu)
+    on_gpu = [each for each in store.load_all_published("frame-queries") if ran_on(each, gpu)]
+    on_gpu.sort(key=lambda each: each.device != record.device)  # of another machine only if this one has none
+    return add_files(machine, on_gpu[:1]), describe_machine(on_gpu[0] if on_gpu else record)
+
+
+def ran_on(record: Record, engines: Sequence[str]) -> bool:
+    """Return whether one of the engines was measured."""
+    return any(case.contender in engines and case.status == "ok" for case in record.cases)
+
+
+def describe_machine(record: Record) -> str:
+    """Return words for the machine of a record's last run."""
     run = record.runs[-1]
-    name = f"a machine with an {run.device_name} and {run.host_cores_available or run.host_cores} CPU cores"
-    published = [each for each in store.load_all_published("frame-queries") if each.device == record.device]
-    return add_files(cost.fit_parameters(cost.read_measurements(record.cases), host, gpu), published), name
+    return f"a machine with an {run.device_name} and {run.host_cores_available or run.host_cores} CPU cores"
 
 
 def add_files(machine: MachineParameters, records: Sequence[Record]) -> MachineParameters:
-    """Return a machine with what queries on files take, by its record of ``frame-queries``, if there is one."""
+    """Return a machine with what queries on files take, by records of ``frame-queries``, if there are any.
+
+    The predictions are for the machine of those records: where the times in memory are those of another machine, the
+    price of work makes up for it.
+    """
     from gpuguide.benchmarks.dataframes import queries
     from gpuguide.dataframes import cost
 

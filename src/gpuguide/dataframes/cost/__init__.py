@@ -26,6 +26,7 @@ from gpuguide.dataframes.cost.accuracy import (
     unseen_queries,
     unseen_verdicts,
     verdicts,
+    verdicts_of_engine,
     verdicts_of_rule,
 )
 from gpuguide.dataframes.cost.choice import (
@@ -97,6 +98,7 @@ __all__ = [
     "unseen_queries",
     "unseen_verdicts",
     "verdicts",
+    "verdicts_of_engine",
     "verdicts_of_rule",
     "where_to_run",
 ]

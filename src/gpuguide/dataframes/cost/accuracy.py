@@ -105,9 +105,25 @@ def unseen_queries(times: Sequence[QueryTime]) -> dict[tuple[str, int], QueryVer
         prices = fit_files(each for each in times if each.query != query)
         for rows in dict.fromkeys(each.rows for each in times if each.query == query):
             here = [time for time in times if (time.query, time.rows) == (query, rows) and time.engine in prices]
-            predicted = {time.engine: prices[time.engine].predict(time.amounts) for time in here}
-            measured = {time.engine: time.seconds for time in here}
-            if measured:
-                named, fastest = (min(known, key=known.__getitem__) for known in (predicted, measured))
-                found[query, rows] = QueryVerdict(named, fastest, measured[named] / measured[fastest])
+            if here:
+                named = min(here, key=lambda time: prices[time.engine].predict(time.amounts)).engine
+                found[query, rows] = judge(named, here)
     return found
+
+
+def verdicts_of_engine(times: Sequence[QueryTime], engine: str) -> dict[tuple[str, int], QueryVerdict]:
+    """Return the verdicts of a rule that names the same engine for every query.
+
+    A model that is worth fitting is right more often. A query that the engine was not measured with is left out.
+    """
+    found = {}
+    for query, rows in dict.fromkeys((each.query, each.rows) for each in times if each.engine == engine):
+        found[query, rows] = judge(engine, [time for time in times if (time.query, time.rows) == (query, rows)])
+    return found
+
+
+def judge(named: str, times: Sequence[QueryTime]) -> QueryVerdict:
+    """Return the verdict on an engine, from the times of one query at one size."""
+    measured = {time.engine: time.seconds for time in times}
+    fastest = min(measured, key=measured.__getitem__)
+    return QueryVerdict(named, fastest, measured[named] / measured[fastest])

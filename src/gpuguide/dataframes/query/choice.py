@@ -265,12 +265,14 @@ def explain(
 def estimate(query: Chain) -> tuple[list[StepEstimate], float]:
     """Return what each step of a query is expected to do, and how many rows the result has.
 
-    A filter right before a group-by is one operation with it.
+    A filter right before a group-by is one operation with it. Columns of the source that the query does not read are
+    in none of the steps.
     """
     source, rows = query.source, float(query.source.rows)
+    unread = set(source.schema).difference(query.columns_read)
     steps: list[StepEstimate] = []
-    for schema, step in query.steps:
-        read = rows
+    for columns, step in query.steps:
+        read, schema = rows, {name: type for name, type in columns.items() if name not in unread}
         if isinstance(step, (Filter, Search, Sort)):
             touched, operation = (
                 _row_bytes(schema, source),
