@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import taxi_like
 
+from gpuguide.benchmarks.dataframes import queries
 from gpuguide.cli import frame
-from gpuguide.dataframes import Query
+from gpuguide.dataframes import Query, where_to_run
+from gpuguide.dataframes.query.choice import file_amounts
+from gpuguide.measure import store
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -31,8 +36,62 @@ def test_a_group_by_with_its_engine_and_why(gpuguide: Run, files: tuple[str, str
     assert lines[0].split() == right.column_names
     assert [line.split()[-1] for line in lines[1:]] == [str(count) for count in right["fare_count"].to_pylist()]
     assert all(name in err for name in ("polars", "duckdb", "cudf", "polars-gpu"))
-    assert "H200" in err
+    gpu = frame.load_machine()[1].split("NVIDIA ")[1].split()[0]
+    assert gpu in err
     assert ("Engine: " in err) is (engine == "auto")
+
+
+def made_up_record(device: str, name: str, engines: dict[str, float]) -> Any:
+    """Return a record of ``frame-queries`` in which each engine takes so many seconds a byte."""
+    cases = []
+    for engine, rate in engines.items():
+        for keys in ({"query": name, "rows": rows} for name in queries.QUERIES for rows in queries.ROWS):
+            amounts = file_amounts(queries.describe_query(keys["query"], keys["rows"]), 0.0)
+            seconds = rate * (amounts.numbers + amounts.codes + amounts.text)
+            measured = {"time": SimpleNamespace(summary=SimpleNamespace(median=seconds))}
+            cases.append(SimpleNamespace(keys=keys, contender=engine, status="ok", measured=measured))
+    run = SimpleNamespace(device_name=name, host_cores_available=3, host_cores=4)
+    return SimpleNamespace(device=device, cases=cases, runs=[run])
+
+
+@pytest.mark.parametrize("device", ["the same", "another", "none"])
+def test_reading_is_in_the_times_if_it_was_measured(
+    gpuguide: Run, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    slug = store.load_published("dataframe").device
+    found = [
+        made_up_record("cpu", "CPU", {"polars": 5e-9}),
+        made_up_record("z-gpu", "Z-GPU", {"polars": 1e-9, "duckdb": 2e-9, "cudf": 1e-9}),
+        made_up_record(slug, "S-GPU", {"polars": 3e-9, "duckdb": 6e-9, "cudf": 1e-9}),
+    ][: {"the same": 3, "another": 2, "none": 1}[device]]
+    load = store.load_all_published
+    monkeypatch.setattr(store, "load_all_published", lambda name: found if name == "frame-queries" else load(name))
+    machine, name = frame.load_machine()
+    assert {"the same": "S-GPU", "another": "Z-GPU", "none": "H200"}[device] in name
+    status, _, err = gpuguide("frame", files[0], "--group-by", "zone", "--sum", "fare")
+    told = " ".join(err.split())
+    assert status == 0
+    assert ("reading the file is in all of the times." in told) is (device != "none")
+    assert ("Reading the file is in none of the times." in told) is (device == "none")
+    if device == "none":
+        assert machine.files == {}
+        return
+    asked = Query(files[0]).group_by("zone", sum="fare")
+    seconds = where_to_run(asked, machine=machine).seconds
+    assert seconds["duckdb"] == pytest.approx(2 * seconds["polars"], rel=1e-3)
+    rate = {"the same": 3e-9, "another": 1e-9}[device]
+    assert seconds["polars"] == pytest.approx(rate * asked.source.bytes(["zone", "fare"]), rel=1e-3)
+
+
+def test_reading_counts_on_a_machine_that_measured_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = store.load_published("dataframe")
+    measured = [made_up_record(device, device, {"polars": 1e-9}) for device in ("another", mine.device)]
+    for records, known in (([*measured], {"polars"}), (measured[:1], set())):
+        monkeypatch.setattr(store, "load_mine", lambda name, found=records: [mine] if name == "dataframe" else found)
+        machine, name = frame.load_machine()
+        assert (set(machine.files), name) == (known, "this machine")
 
 
 def test_all_steps_together_and_the_result_in_a_file(gpuguide: Run, files: tuple[str, str], tmp_path: Path) -> None:

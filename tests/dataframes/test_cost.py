@@ -6,12 +6,14 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguide.dataframes import cost, data, operations
-from gpuguide.dataframes.cost import Line, MachineParameters, Measurement, fit_line
+from gpuguide.dataframes.cost import FileAmounts, FilePrices, Line, MachineParameters, Measurement, QueryTime, fit_line
+from gpuguide.dataframes.cost.files import solve_without_negatives
 from gpuguide.errors import GpuguideError
 
 HOST, GPU = ("pandas", "polars"), ("cudf", "gpuguide", "cudf-pandas")
@@ -327,3 +329,113 @@ def test_the_faster_copy_can_decide() -> None:
 def test_a_negative_number_of_rows_is_refused() -> None:
     with pytest.raises(GpuguideError, match="cannot have -1 rows"):
         cost.where_to_run("sort", -1, resident=True, machine=MADE_UP[0])
+
+
+# --- queries on files ------------------------------------------------------------------------------------
+
+PRICES = {
+    "polars": FilePrices(numbers=2e-10, codes=4e-10, text=1e-9, work=0.5, query=1e-3),
+    "cudf": FilePrices(numbers=1e-11, codes=3e-11, text=0.0, work=1.2, query=2e-2),
+}
+SIZES = (10**6, 10**7, 10**8)
+
+
+def query_times(spread: float = 0.0) -> list[QueryTime]:
+    """Return the times of ten queries at three sizes that the prices give, each wrong by up to a share."""
+    chance, times = random.Random(1), []
+    for query in range(10):
+        widths, share = [chance.choice((0, 8, 16, 24)) for _ in range(3)], chance.uniform(1e-9, 1e-8)
+        for rows in SIZES:
+            for engine, prices in PRICES.items():
+                work = rows * share * (1 if engine == "polars" else 0.1)
+                amounts = FileAmounts(*(float(rows * width) for width in widths), work=work)
+                seconds = prices.predict(amounts) * (1 + spread * chance.uniform(-1, 1))
+                times.append(QueryTime(engine, f"q{query}", rows, amounts, seconds))
+    return times
+
+
+def test_a_query_on_a_file_is_the_sum_of_its_parts() -> None:
+    amounts = FileAmounts(numbers=1e9, codes=2e9, text=3e9, work=0.5)
+    assert PRICES["polars"].predict(amounts) == pytest.approx(0.2 + 0.8 + 3.0 + 0.25 + 1e-3)
+
+
+def test_prices_are_found_again_from_times_of_queries() -> None:
+    found = cost.fit_files(query_times())
+    assert set(found) == set(PRICES)
+    for engine, prices in PRICES.items():
+        assert vars(found[engine]) == {name: pytest.approx(price, rel=1e-6) for name, price in vars(prices).items()}
+    noisy = cost.fit_files(query_times(0.1))
+    for time in query_times():
+        assert noisy[time.engine].predict(time.amounts) == pytest.approx(time.seconds, rel=0.15)
+
+
+AMOUNT = st.just(0.0) | st.floats(1e-6, 10)
+
+
+@given(st.lists(st.lists(AMOUNT, min_size=3, max_size=3), min_size=1, max_size=6), st.randoms())
+def test_no_other_prices_above_zero_fit_better(rows: list[list[float]], chance: random.Random) -> None:
+    shares = np.array(rows)
+    best = solve_without_negatives(shares)
+    assert (best >= 0).all()
+    least = ((shares @ best - 1) ** 2).sum()
+    for _ in range(20):
+        size = chance.choice((1e-3, 0.1, 1.0, 3.0))
+        other = np.maximum(0.0, best + np.array([chance.uniform(-size, size) for _ in best]))
+        assert ((shares @ other - 1) ** 2).sum() >= least - 1e-6
+
+
+def test_an_engine_with_few_times_has_no_prices_and_none_without_times() -> None:
+    times = query_times()
+    few = [time for time in times if time.engine == "polars" or time.query == "q0"]
+    assert set(cost.fit_files(few)) == {"polars"}
+    assert cost.fit_files([]) == {}
+    for wrong in ([], [replace(times[0], seconds=0.0)]):
+        with pytest.raises(GpuguideError, match="all above 0"):
+            cost.fit_prices(wrong)
+
+
+def test_queries_are_judged_by_prices_that_were_fitted_without_them() -> None:
+    exact = cost.unseen_queries(query_times())
+    assert len(exact) == 10 * len(SIZES)
+    assert all(verdict.right and verdict.longer == 1.0 for verdict in exact.values())
+    assert {verdict.fastest for verdict in exact.values()} == set(PRICES)
+    changed = [
+        replace(time, seconds=2 * time.seconds)
+        if (time.query, time.engine) == ("q3", exact["q3", 10**8].named)
+        else time
+        for time in query_times()
+    ]
+    found = cost.unseen_queries(changed)
+    for rows in SIZES:
+        assert found["q3", rows].named == exact["q3", rows].named, "its own times must not be seen"
+
+
+@pytest.mark.parametrize(("longer", "right"), [(1.0, True), (1.09, True), (1.11, False)])
+def test_ten_percent_longer_than_the_fastest_is_right(longer: float, right: bool) -> None:
+    """Of two engines that are alike but at one query, the one named there is the one whose time was made longer."""
+    times = [time for time in query_times() if time.engine == "polars"]
+    other = [
+        replace(time, engine="duckdb", seconds=time.seconds * (1 / longer if time.query == "q0" else 1.001))
+        for time in times
+    ]
+    verdict = cost.unseen_queries([*times, *other])["q0", 10**8]
+    assert verdict.named == "polars"
+    assert verdict.longer == pytest.approx(longer)
+    assert verdict.right is right
+
+
+def test_the_rule_of_one_engine_is_right_where_that_engine_is_nearly_the_fastest() -> None:
+    times = [time for time in query_times() if (time.engine, time.query) != ("cudf", "q0")]
+    found = cost.verdicts_of_engine(times, "cudf")
+    seconds = {(time.engine, time.query, time.rows): time.seconds for time in times}
+    assert len(found) == 9 * len(SIZES)
+    for (query, rows), verdict in found.items():
+        polars, cudf = seconds["polars", query, rows], seconds["cudf", query, rows]
+        assert verdict.named == "cudf"
+        assert verdict.right is (cudf <= 1.1 * polars)
+    assert 0 < sum(verdict.right for verdict in found.values()) < len(found)
+
+
+def test_engines_are_compared_where_both_were_measured() -> None:
+    times = [time for time in query_times() if (time.engine, time.query, time.rows) != ("cudf", "q0", 10**8)]
+    assert cost.unseen_queries(times)["q0", 10**8] == cost.QueryVerdict("polars", "polars", 1.0)

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguide.dataframes import Query, query, where_to_run
-from gpuguide.dataframes.cost import Line, MachineParameters
+from gpuguide.dataframes.cost import FileAmounts, FilePrices, Line, MachineParameters
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.operations import OPERATIONS, TOLERANCE
 from gpuguide.dataframes.query import choice, source
@@ -660,6 +661,59 @@ def test_engines_that_were_not_measured_are_told() -> None:
         where_to_run(grouped(10), machine=lacking)
 
 
+FILES = {
+    "polars": FilePrices(numbers=2e-10, codes=4e-10, text=1e-9, work=0.5, query=1e-3),
+    "cudf": FilePrices(numbers=1e-11, codes=2e-11, text=5e-11, work=1.2, query=1e-2),
+    "polars-gpu": FilePrices(numbers=1e-11, codes=2e-11, text=5e-11, work=2.0, query=2e-2),
+}
+
+
+def test_reading_is_in_the_times_of_files_where_it_was_measured() -> None:
+    machine = replace(MACHINE, files=FILES)
+    few, many = where_to_run(grouped(1000), machine=machine), where_to_run(grouped(10**8), machine=machine)
+    assert (few.engine, many.engine) == ("polars", "cudf")
+    assert set(many.seconds) == set(FILES), "duckdb was not measured on files, and cannot be compared"
+    assert many.seconds["polars"] == pytest.approx(2e-10 * 12e8 + 0.5 * (1e-4 + 0.1) + 1e-3)
+    assert many.seconds["cudf"] == pytest.approx(1e-11 * 12e8 + 1.2 * (1e-3 + 1e-3) + 1e-2)
+    assert many.seconds["polars-gpu"] == pytest.approx(1e-11 * 12e8 + 2.0 * (1e-3 + 1e-3) + 2e-2), "work like cudf's"
+    assert many.from_files
+    assert "from the file" in many.reason
+    assert where_to_run(grouped(10**8), machine=machine, among=("duckdb",)).from_files is False
+    table = pa.table({"key": [1, 2], "value": [0.5, 1.5]})
+    in_memory = Query(table).group_by("key", sum="value")
+    assert where_to_run(in_memory, machine=machine) == where_to_run(in_memory, machine=MACHINE)
+
+
+def test_a_file_larger_than_the_gpu_goes_where_it_takes_least_in_pieces() -> None:
+    machine = replace(MACHINE, files=FILES)
+    assert where_to_run(grouped(10**8), machine=machine, gpu_memory=1).engine == "polars-gpu"
+    assert where_to_run(grouped(10**6), machine=machine, gpu_memory=1).engine == "polars"
+
+
+def test_bytes_to_decode_are_counted_by_how_a_file_holds_them(tmp_path: Path) -> None:
+    rows = 5000
+    names, towns = [f"name {number:08d}" for number in range(rows)], ["Zürich", "Łódź"] * (rows // 2)
+    pq.write_table(pa.table({"name": names, "town": towns, "fare": [1.0] * rows}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"town": towns[:2], "toll": [1, 2]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"name": names}), tmp_path / "c.parquet", use_dictionary=False)
+    assert [source_of(tmp_path / "a.parquet").is_written_out(name) for name in ("name", "town", "fare")] == [
+        True,  # a dictionary that has every value once
+        False,
+        False,
+    ]
+    assert source_of(tmp_path / "c.parquet").is_written_out("name")
+    asked = Query(tmp_path / "a.parquet").join(tmp_path / "b.parquet", on="town").group_by("town", sum=["fare", "toll"])
+    width = asked.source.widths["town"]
+    found = choice.file_amounts(asked, 0.25)
+    few = source_of(tmp_path / "b.parquet").bytes(["town"])  # whose dictionary is as long as they are
+    assert found == FileAmounts(8.0 * (rows + 2), pytest.approx(width * rows), pytest.approx(few), 0.25)
+    many = choice.file_amounts(Query(tmp_path / "c.parquet").group_by("name"), 0.0)
+    assert (many.codes, many.numbers) == (0.0, 0.0)
+    assert many.text == pytest.approx(4 * rows + sum(4 + len(name) for name in names), rel=0.05)
+    ids = Query(tmp_path / "c.parquet").group_by("name")
+    assert choice.estimate(ids)[1] == rows / choice.ROWS_AN_ID
+
+
 def test_steps_are_like_measured_operations() -> None:
     many_keys = frame_of(10**6, key=pa.int32(), value=pa.float64())
     many_keys = source.Source(
@@ -681,6 +735,11 @@ def test_steps_are_like_measured_operations() -> None:
     ):
         steps, _ = choice.estimate(build)
         assert [step.operation for step in steps] == operations
+    wide = frame_of(10**6, key=pa.int32(), value=pa.float64(), other=pa.float64())
+    grouping = Query(wide).filter("value", ">", 49.5).join(Query(frame_of(100, key=pa.int32())), on="key")
+    assert [step.row_bytes for step in choice.estimate(grouping)[0]] == [20.0, 20.0], "all columns are in the result"
+    (kept, joined, grouped_by), _ = choice.estimate(grouping.group_by("key", sum="value"))
+    assert (kept.row_bytes, joined.row_bytes, grouped_by.row_bytes) == (12.0, 12.0, 12.0), "one is never read"
     steps, rows = choice.estimate(asked.filter("value", ">", 0.75).sort("key"))
     assert (steps[1].rows, rows) == (pytest.approx(0.25e8), pytest.approx(0.25e8))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +17,7 @@ from gpuguide.units import format_bytes, format_quantity
 if TYPE_CHECKING:
     from gpuguide.dataframes import Query, QueryChoice
     from gpuguide.dataframes.cost import MachineParameters
+    from gpuguide.measure.records import Record
 
 COLUMN = "COLUMN"
 MULTIPLE = "Repeat it for several."
@@ -131,20 +134,47 @@ def parse_search(given: str) -> tuple[str, str]:
 
 
 def load_machine() -> tuple[MachineParameters, str]:
-    """Return the lines of this machine, if they were measured, or else the published ones, and whose they are."""
+    """Return the prices of this machine, if they were measured, or else the published ones, and whose they are."""
     from gpuguide.dataframes import cost
     from gpuguide.measure import store
 
     host, gpu = ("polars", "duckdb"), ("cudf",)
     for record in store.load_mine("dataframe"):
         try:
-            return cost.fit_parameters(cost.read_measurements(record.cases), host, gpu), "this machine"
+            machine = cost.fit_parameters(cost.read_measurements(record.cases), host, gpu)
         except GpuguideError:  # a record without a GPU
             continue
+        mine = [each for each in store.load_mine("frame-queries") if each.device == record.device]
+        return add_files(machine, mine), "this machine"
     record = store.load_published("dataframe")
+    machine = cost.fit_parameters(cost.read_measurements(record.cases), host, gpu)
+    on_gpu = [each for each in store.load_all_published("frame-queries") if ran_on(each, gpu)]
+    on_gpu.sort(key=lambda each: each.device != record.device)  # of another machine only if this one has none
+    return add_files(machine, on_gpu[:1]), describe_machine(on_gpu[0] if on_gpu else record)
+
+
+def ran_on(record: Record, engines: Sequence[str]) -> bool:
+    """Return whether one of the engines was measured."""
+    return any(case.contender in engines and case.status == "ok" for case in record.cases)
+
+
+def describe_machine(record: Record) -> str:
+    """Return words for the machine of a record's last run."""
     run = record.runs[-1]
-    name = f"a machine with an {run.device_name} and {run.host_cores_available or run.host_cores} CPU cores"
-    return cost.fit_parameters(cost.read_measurements(record.cases), host, gpu), name
+    return f"a machine with an {run.device_name} and {run.host_cores_available or run.host_cores} CPU cores"
+
+
+def add_files(machine: MachineParameters, records: Sequence[Record]) -> MachineParameters:
+    """Return a machine with what queries on files take, by records of ``frame-queries``, if there are any.
+
+    The predictions are for the machine of those records: where the times in memory are those of another machine, the
+    price of work makes up for it.
+    """
+    from gpuguide.benchmarks.larger_frames import queries
+    from gpuguide.dataframes import cost
+
+    times = [time for record in records for time in queries.query_times(record, machine)]
+    return replace(machine, files=cost.fit_files(times))
 
 
 def report_engines(query: Query, asked: str) -> str:
@@ -171,10 +201,12 @@ def report_engines(query: Query, asked: str) -> str:
 def describe(choice: QueryChoice, query: Query) -> str:
     """Return sentences about the amounts behind the predictions."""
     read, columns = query.source.bytes(query.columns_read), len(query.columns_read)
+    copies = f"its copies take {format_quantity(choice.copy_seconds, 's')} of the time. Reading the file is in none of"
+    times = "reading the file is in all of" if choice.from_files else copies
     return (
         f"{query.source.rows:,} rows and {columns} of {len(query.source.schema)} columns are read, "
-        f"{format_bytes(int(read))} in memory. A GPU needs about {format_bytes(int(choice.gpu_bytes))}, and its copies "
-        f"take {format_quantity(choice.copy_seconds, 's')} of the time. Reading the file is in none of the times."
+        f"{format_bytes(int(read))} in memory. A GPU needs about {format_bytes(int(choice.gpu_bytes))}, and {times} "
+        "the times."
     )
 
 

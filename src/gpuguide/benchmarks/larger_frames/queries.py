@@ -18,29 +18,34 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from gpuguide.benchmarks.dataframes.frames import CUDF, ON_GPU, rows_of
-from gpuguide.dataframes import Query
+from gpuguide.dataframes import Query, cost
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.operations import TOLERANCE
 from gpuguide.dataframes.query import finish
-from gpuguide.dataframes.query.choice import why_not_here
+from gpuguide.dataframes.query.choice import estimate, file_amounts, why_not_here, work_in_memory
+from gpuguide.dataframes.query.source import Source, Statistics
 from gpuguide.hardware.device import Device
 from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
-from gpuguide.measure.records import Rate
+from gpuguide.measure.records import Rate, Record
 
 ROWS = (10**7, 10**8)
 ROWS_ON_CPU = 10**6
 GROUPS = 100
 """db-benchmark's K"""
 ROW_GROUP = 10**6
+DICTIONARY = 2**20
+"""Bytes above which a dictionary is given up, by default in ``pyarrow.parquet.write_table``"""
+COMPRESSED = 0.5
+"""Of the bytes of a dictionary of texts, about what compression leaves, from which a footer's reader counts values"""
 THREADS = min(16, os.cpu_count() or 1)
 """That make rows at a time, each those of a row group"""
 SAMPLES = 5
@@ -228,3 +233,82 @@ FRAME_QUERIES = Benchmark(
     samples=SAMPLES,
     end=end,
 )
+
+
+# --- what the prices of queries on files are fitted to ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DescribedFiles:
+    """What footers say of the files of :func:`write_files`, without the files: ``files / name`` is that of one."""
+
+    rows: int
+
+    def __truediv__(self, name: str) -> Source:
+        """Return what is known of a file."""
+        many = max(1, self.rows // GROUPS)
+        if name == "small.parquet":
+            return describe_joined("id4", GROUPS)
+        return describe_joined("id6", many) if name == "medium.parquet" else describe_frame(self.rows, many)
+
+
+def describe_frame(rows: int, many: int) -> Source:
+    """Return what a footer says of the frame, of which two columns have many different values."""
+    arrow = library("pyarrow")
+    greatest = {"id4": GROUPS, "id5": GROUPS, "id6": many, "v1": 5, "v2": 15}
+    few_texts, many_texts = len("id000"), len("id0000000000")
+    in_dictionary = many * (4 + many_texts) <= DICTIONARY
+    stored = {"id1": 1.0, "id2": 1.0, "id3": 2.0 if in_dictionary else 4.0 + many_texts}
+    counts = {"id1": GROUPS, "id2": GROUPS, **({"id3": many} if in_dictionary else {})}
+    widths = {"id1": 4.0 + few_texts, "id2": 4.0 + few_texts, "id3": 4.0 + max(stored["id3"], many_texts)}
+    return Source(
+        {
+            **dict.fromkeys(("id1", "id2", "id3"), arrow.string()),
+            **dict.fromkeys(greatest, arrow.int32()),
+            "v3": arrow.float64(),
+        },
+        rows,
+        ("frame.parquet",),
+        row_groups=(min(ROW_GROUP, rows),) * max(1, rows // ROW_GROUP),
+        statistics={
+            **{name: Statistics(1, value, 0) for name, value in greatest.items()},
+            "v3": Statistics(0.0, 100.0, 0),
+        },
+        distinct={name: count * COMPRESSED for name, count in counts.items()},
+        widths={**widths, **dict.fromkeys(greatest, 4.0), "v3": 8.0},
+        stored=stored,
+    )
+
+
+def describe_joined(key: str, ids: int) -> Source:
+    """Return what a footer says of a table that the frame is joined with."""
+    arrow = library("pyarrow")
+    return Source(
+        {key: arrow.int32(), "w": arrow.float64()},
+        max(1, 9 * ids // 10),
+        (f"{key}.parquet",),
+        statistics={key: Statistics(1, ids, 0), "w": Statistics(0.0, 100.0, 0)},
+        widths={key: 4.0, "w": 8.0},
+    )
+
+
+def describe_query(name: str, rows: int) -> Query:
+    """Return the query of a case on files that are nowhere, of which is known what their footers would say."""
+    files = DescribedFiles(rows)
+    return QUERIES[name](Query(files / "frame.parquet"), cast("Path", files))
+
+
+def query_times(record: Record, machine: cost.MachineParameters) -> list[cost.QueryTime]:
+    """Return the times of a record of ``frame-queries`` with their amounts, for which ``machine`` has times in memory.
+
+    An engine whose operations were not measured in memory, nor those of an engine like it, is left out.
+    """
+    found = []
+    for case in record.cases:
+        name, rows = str(case.keys["query"]), rows_of(case.keys)
+        query = describe_query(name, rows)
+        work = work_in_memory(case.contender, estimate(query)[0], machine)
+        if case.status == "ok" and work is not None:
+            seconds = case.measured["time"].summary.median
+            found.append(cost.QueryTime(case.contender, name, rows, file_amounts(query, work), seconds))
+    return found

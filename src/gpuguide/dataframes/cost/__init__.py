@@ -19,10 +19,14 @@ from __future__ import annotations
 
 from gpuguide.dataframes.cost.accuracy import (
     RULE_ROWS,
+    TOLERATED,
     Point,
+    QueryVerdict,
     sooner,
+    unseen_queries,
     unseen_verdicts,
     verdicts,
+    verdicts_of_engine,
     verdicts_of_rule,
 )
 from gpuguide.dataframes.cost.choice import (
@@ -33,6 +37,13 @@ from gpuguide.dataframes.cost.choice import (
     host_transfer_time,
     transfer_time,
     where_to_run,
+)
+from gpuguide.dataframes.cost.files import (
+    FileAmounts,
+    FilePrices,
+    QueryTime,
+    fit_files,
+    fit_prices,
 )
 from gpuguide.dataframes.cost.fitting import (
     Line,
@@ -57,19 +68,26 @@ __all__ = [
     "LARGEST",
     "ROOM",
     "RULE_ROWS",
+    "TOLERATED",
     "WIDTH",
     "Choice",
+    "FileAmounts",
+    "FilePrices",
     "Line",
     "MachineParameters",
     "Measurement",
     "Place",
     "Point",
+    "QueryTime",
+    "QueryVerdict",
     "Traffic",
     "bytes_in",
     "bytes_out",
     "crossover",
+    "fit_files",
     "fit_line",
     "fit_parameters",
+    "fit_prices",
     "host_transfer_time",
     "memory_needed",
     "read_measurements",
@@ -77,8 +95,10 @@ __all__ = [
     "sooner",
     "traffic",
     "transfer_time",
+    "unseen_queries",
     "unseen_verdicts",
     "verdicts",
+    "verdicts_of_engine",
     "verdicts_of_rule",
     "where_to_run",
 ]

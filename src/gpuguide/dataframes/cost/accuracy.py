@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from gpuguide.dataframes.cost.choice import Place, where_to_run
+from gpuguide.dataframes.cost.files import QueryTime, fit_files
 from gpuguide.dataframes.cost.fitting import MachineParameters, Measurement, fit_parameters
 
 Point = tuple[str, int, str]
 """An operation, rows, and what is transferred"""
 RULE_ROWS = 10**6
 """From which on a rule of thumb takes the GPU"""
+TOLERATED = 1.1
+"""Times the fastest engine's time that the engine named may take for the choice to count as right"""
 
 
 def verdicts(
@@ -73,3 +77,53 @@ def unseen_verdicts(measurements: Sequence[Measurement], host: Sequence[str], gp
         others = fit_parameters([each for each in measurements if each.rows != rows], host, gpu)
         found |= verdicts([each for each in measurements if each.rows == rows], others, host, gpu)
     return found
+
+
+@dataclass(frozen=True)
+class QueryVerdict:
+    """What was named for a query that the prices were fitted without, and what was the fastest."""
+
+    named: str
+    fastest: str
+    longer: float
+    """Times the fastest engine's time that the engine named takes"""
+
+    @property
+    def right(self) -> bool:
+        """Whether the engine named is the fastest, or takes at most 10 % longer."""
+        return self.longer <= TOLERATED
+
+
+def unseen_queries(times: Sequence[QueryTime]) -> dict[tuple[str, int], QueryVerdict]:
+    """Return the verdict on each query at each size, by prices that were fitted without that query at any size.
+
+    The engine named is the one whose predicted time is shortest. Engines that were not measured with a query at a size
+    are not compared there.
+    """
+    found = {}
+    for query in dict.fromkeys(each.query for each in times):
+        prices = fit_files(each for each in times if each.query != query)
+        for rows in dict.fromkeys(each.rows for each in times if each.query == query):
+            here = [time for time in times if (time.query, time.rows) == (query, rows) and time.engine in prices]
+            if here:
+                named = min(here, key=lambda time: prices[time.engine].predict(time.amounts)).engine
+                found[query, rows] = judge(named, here)
+    return found
+
+
+def verdicts_of_engine(times: Sequence[QueryTime], engine: str) -> dict[tuple[str, int], QueryVerdict]:
+    """Return the verdicts of a rule that names the same engine for every query.
+
+    A model that is worth fitting is right more often. A query that the engine was not measured with is left out.
+    """
+    found = {}
+    for query, rows in dict.fromkeys((each.query, each.rows) for each in times if each.engine == engine):
+        found[query, rows] = judge(engine, [time for time in times if (time.query, time.rows) == (query, rows)])
+    return found
+
+
+def judge(named: str, times: Sequence[QueryTime]) -> QueryVerdict:
+    """Return the verdict on an engine, from the times of one query at one size."""
+    measured = {time.engine: time.seconds for time in times}
+    fastest = min(measured, key=measured.__getitem__)
+    return QueryVerdict(named, fastest, measured[named] / measured[fastest])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from gpuguide.dataframes.cost.files import FilePrices
 from gpuguide.dataframes.cost.sizes import bytes_in, bytes_out
 from gpuguide.errors import GpuguideError
 
@@ -36,6 +37,8 @@ class MachineParameters:
     """By engine of the GPU: seconds against bytes. An engine that is not here was measured on resident frames only."""
     from_gpu: Mapping[str, Line]
     """The same for results on their way back"""
+    files: Mapping[str, FilePrices] = field(default_factory=dict)
+    """By engine: what queries on Parquet files take; empty if none were measured"""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 A query is a chain of operations. Each has a measured time for a number of rows of the measured frame; a row of another
 frame takes as much longer as it is wider. How many rows a filter leaves and how many groups there are is estimated from
-the least and greatest values, as databases do. The copy to a GPU has a measured time for each byte. Reading a file is
-in none of the times.
+the least and greatest values, as databases do. The copy to a GPU has a measured time for each byte.
+
+For Parquet files, the time of a query is that from the files to the result, if queries on files were measured
+(:mod:`gpuguide.dataframes.cost.files`). Without such a record, reading is in none of the times.
 
 Source: Selinger et al., "Access Path Selection in a Relational Database Management System", 1979, section 4, for the
 estimates of a filter.
@@ -24,7 +26,7 @@ from packaging.requirements import Requirement
 
 from gpuguide.dataframes import cost
 from gpuguide.dataframes import engines as available
-from gpuguide.dataframes.cost import MachineParameters
+from gpuguide.dataframes.cost import FileAmounts, MachineParameters
 from gpuguide.dataframes.cost.sizes import ROOM
 from gpuguide.dataframes.data import KEYS, ROWS_AN_ID
 from gpuguide.dataframes.operations import THRESHOLD
@@ -35,6 +37,8 @@ from gpuguide.errors import GpuguideError
 
 ENGINES = ("polars", "duckdb", "cudf", "polars-gpu")
 ON_GPU = ("cudf", "polars-gpu")
+LIKE = {"polars-gpu": "cudf"}
+"""The engine whose times in memory stand in for those of one that was measured on files only"""
 UNKNOWN_SHARE = THRESHOLD
 """Of the rows that a filter keeps where no statistics tell: as much as the measured filter"""
 WIDTH = 8.0
@@ -63,13 +67,15 @@ class QueryChoice:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Predicted for each engine that was measured, the copies to and from a GPU included"""
     copy_seconds: float = 0.0
-    """The part of it that the copies take, on the GPU"""
+    """The part of it that the copies take, on the GPU; 0 where they were not measured apart from reading"""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Engines that cannot take it, each with the reason"""
     steps: Sequence[StepEstimate] = ()
     result_rows: float = 0.0
     gpu_bytes: float = 0.0
     """That the query is expected to need on a GPU, without pieces"""
+    from_files: bool = False
+    """Whether reading the files is in the times"""
 
 
 def where_to_run(
@@ -83,7 +89,11 @@ def where_to_run(
     """Return the engine that is expected to be done first, with the predicted times and the reason.
 
     Nothing is read but schema and statistics. The frame is in the host's memory, or in a file, and the result is wanted
-    in the host's memory.
+    in the host's memory. The times of a query on Parquet files include reading them, if ``machine.files`` has prices;
+    then only engines with prices are compared.
+
+    The choice counts as right where the engine named is the fastest, or takes at most 10 % longer than the fastest, by
+    the medians of the measured times; :func:`gpuguide.dataframes.cost.unseen_queries` counts this way.
 
     Parameters
     ----------
@@ -96,8 +106,8 @@ def where_to_run(
     gpu_memory : float, optional
         Bytes that are free on the GPU; without a number, everything fits.
     among : sequence of str
-        The engines to choose from. ``polars-gpu`` has no measured times, and is taken for a file that does not fit the
-        GPU otherwise, if ``cudf`` would be the fastest.
+        The engines to choose from. Where ``polars-gpu`` has no measured times, it is taken for a file that does not fit
+        the GPU otherwise, if ``cudf`` would be the fastest.
 
     Raises
     ------
@@ -108,17 +118,9 @@ def where_to_run(
     steps, result_rows = estimate(query)
     read = bytes_read(query)
     written = result_rows * _row_bytes(query.schema, query.source)
-    seconds, copies = {}, {}
-    for engine in dict.fromkeys(engine for engine, _ in (*machine.host, *machine.gpu)):
-        lines = {**machine.host, **machine.gpu}
-        if engine not in among or not all((engine, step.operation) in lines for step in steps):
-            continue
-        copies[engine] = 0.0
-        if engine in ON_GPU:
-            if engine not in machine.to_gpu or engine not in machine.from_gpu:
-                continue
-            copies[engine] = machine.to_gpu[engine].predict(read) + machine.from_gpu[engine].predict(written)
-        seconds[engine] = copies[engine] + sum(_seconds(lines[engine, step.operation], step) for step in steps)
+    seconds, copies = predict_from_files(query, steps, machine, among), dict[str, float]()
+    if not (from_files := bool(seconds)):
+        seconds, copies = predict_in_memory(steps, read, written, machine, among)
     gpu_bytes = read + max((step.rows * _room(step) for step in steps), default=0.0)
     refused = {}
     if gpu_memory is not None and gpu_bytes > gpu_memory:
@@ -133,14 +135,68 @@ def where_to_run(
             "benchmark 'dataframe', or name an engine."
         )
     engine = min(possible, key=lambda name: possible[name])
-    reason = explain(engine, seconds, copies, refused)
+    reason = explain(engine, seconds, copies, refused, from_files=from_files)
     streams = query.source.paths and "cudf" in refused and seconds.get("cudf", math.inf) < possible[engine]
-    if streams and "polars-gpu" in among:
+    if streams and "polars-gpu" in among and "polars-gpu" not in seconds:
         engine, reason = "polars-gpu", f"{refused['cudf']} Polars' GPU engine reads the file in pieces."
     if (large := query.source.describe_large_row_group()) is not None:
         reason = f"{reason} {large}"
     copied = min((copies[name] for name in ON_GPU if name in copies), default=0.0)
-    return QueryChoice(engine, reason, seconds, copied, refused, steps, result_rows, gpu_bytes)
+    return QueryChoice(engine, reason, seconds, copied, refused, steps, result_rows, gpu_bytes, from_files)
+
+
+def predict_in_memory(
+    steps: Sequence[StepEstimate], read: float, written: float, machine: MachineParameters, among: Sequence[str]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the seconds that engines take for the steps on a frame in memory, and the part that copies take of it.
+
+    ``read`` and ``written`` are bytes: those that a GPU needs, and those of the result.
+    """
+    seconds, copies = {}, {}
+    for engine in dict.fromkeys(engine for engine, _ in (*machine.host, *machine.gpu)):
+        work = work_in_memory(engine, steps, machine)
+        if engine not in among or work is None:
+            continue
+        copies[engine] = 0.0
+        if engine in ON_GPU:
+            if engine not in machine.to_gpu or engine not in machine.from_gpu:
+                continue
+            copies[engine] = machine.to_gpu[engine].predict(read) + machine.from_gpu[engine].predict(written)
+        seconds[engine] = copies[engine] + work
+    return seconds, copies
+
+
+def predict_from_files(
+    query: Chain, steps: Sequence[StepEstimate], machine: MachineParameters, among: Sequence[str]
+) -> dict[str, float]:
+    """Return the seconds that engines take from files to the result; none for a table, or without prices."""
+    seconds = {}
+    for engine, prices in machine.files.items() if query.source.paths else ():
+        work = work_in_memory(engine, steps, machine)
+        if engine in among and work is not None:
+            seconds[engine] = prices.predict(file_amounts(query, work))
+    return seconds
+
+
+def work_in_memory(engine: str, steps: Sequence[StepEstimate], machine: MachineParameters) -> float | None:
+    """Return the seconds that steps take an engine in memory, or ``None`` if one of them was not measured."""
+    lines = {**machine.host, **machine.gpu}
+    if not any(name == engine for name, _ in lines):
+        engine = LIKE.get(engine, engine)
+    if not all((engine, step.operation) in lines for step in steps):
+        return None
+    return sum(_seconds(lines[engine, step.operation], step) for step in steps)
+
+
+def file_amounts(query: Chain, work: float) -> FileAmounts:
+    """Return what there is to do for a query on files, the steps of which take so many seconds in memory."""
+    decoded = {"numbers": 0.0, "codes": 0.0, "text": 0.0}
+    for chain in (query, *_joined(query)):
+        for name in chain.columns_read if chain.source.paths else ():
+            is_text = kind(chain.source.schema[name]) == "text"
+            part = "numbers" if not is_text else "text" if chain.source.is_written_out(name) else "codes"
+            decoded[part] += chain.source.bytes([name])
+    return FileAmounts(**decoded, work=work)
 
 
 def bytes_read(query: Chain) -> float:
@@ -178,10 +234,19 @@ def free_memory(engine: str) -> float:
     return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), math.inf)
 
 
-def explain(engine: str, seconds: Mapping[str, float], copies: Mapping[str, float], refused: Mapping[str, str]) -> str:
+def explain(
+    engine: str,
+    seconds: Mapping[str, float],
+    copies: Mapping[str, float],
+    refused: Mapping[str, str],
+    *,
+    from_files: bool = False,
+) -> str:
     """Return why an engine is the one to take."""
     if "cudf" in refused:
         return refused["cudf"]
+    if from_files:
+        return f"{engine} is expected to take the least time from the file to the result."
     on_gpu = [name for name in seconds if name in ON_GPU]
     if not on_gpu:
         return f"{engine} is the fastest of the engines that can run here."
@@ -200,12 +265,14 @@ def explain(engine: str, seconds: Mapping[str, float], copies: Mapping[str, floa
 def estimate(query: Chain) -> tuple[list[StepEstimate], float]:
     """Return what each step of a query is expected to do, and how many rows the result has.
 
-    A filter right before a group-by is one operation with it.
+    A filter right before a group-by is one operation with it. Columns of the source that the query does not read are
+    in none of the steps.
     """
     source, rows = query.source, float(query.source.rows)
+    unread = set(source.schema).difference(query.columns_read)
     steps: list[StepEstimate] = []
-    for schema, step in query.steps:
-        read = rows
+    for columns, step in query.steps:
+        read, schema = rows, {name: type for name, type in columns.items() if name not in unread}
         if isinstance(step, (Filter, Search, Sort)):
             touched, operation = (
                 _row_bytes(schema, source),
@@ -251,7 +318,10 @@ def share_kept(step: Filter, source: Source) -> float:
 
 
 def group_count(keys: Sequence[str], source: Source, rows: float) -> float:
-    """Return how many groups there are about: at most the product of the keys' different values."""
+    """Return how many groups there are about: at most the product of the keys' different values.
+
+    Text that a file holds value by value has as many different ones as the measured frame has ids.
+    """
     found = 1.0
     for key in keys:
         known, type = source.statistics.get(key), source.schema.get(key)
@@ -259,6 +329,8 @@ def group_count(keys: Sequence[str], source: Source, rows: float) -> float:
             found *= 2
         elif known is not None and kind(type) in ("integer", "date"):
             found *= _spread(known)
+        elif source.is_written_out(key):
+            found *= max(1.0, source.rows / ROWS_AN_ID)
         else:
             found *= source.distinct.get(key, KEYS)
     return max(1.0, min(found, rows))

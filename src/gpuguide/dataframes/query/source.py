@@ -14,6 +14,9 @@ from gpuguide.errors import GpuguideError
 
 MAGIC = b"PAR1"
 """The first and the last four bytes of a Parquet file, as Parquet's "File Format" says."""
+WRITTEN_OUT = 4.0
+"""Bytes a row that text takes at least in a file that holds each value: Parquet's encoding ``PLAIN`` puts a length of
+four bytes before a value, while the code of a value in a dictionary takes less"""
 LARGE_PIECE = 128 * 2**20
 """Bytes of a row group in memory, above which it is worth rewriting the file, because an engine that streams holds
 several row groups at a time"""
@@ -45,10 +48,19 @@ class Source:
     """About how many different values columns of a file have, from the size of Parquet's dictionaries"""
     widths: Mapping[str, float] = field(default_factory=dict)
     """Bytes a row of each column in memory"""
+    stored: Mapping[str, float] = field(default_factory=dict)
+    """Bytes a row of each column in the files, decompressed; empty for a table"""
 
     def bytes(self, columns: Sequence[str] | None = None) -> float:
         """Return the bytes that columns take in memory, by default all of them."""
         return self.rows * sum(self.widths[name] for name in (self.schema if columns is None else columns))
+
+    def is_written_out(self, name: str) -> bool:
+        """Return whether a column is text of which a file holds each value, because it has too many for a dictionary.
+
+        A writer that begins a dictionary gives it up when it gets too large.
+        """
+        return self.stored.get(name, 0.0) >= WRITTEN_OUT and kind(self.schema[name]) == "text"
 
     def describe_large_row_group(self) -> str | None:
         """Return a sentence about a row group that is too large to be streamed well, or ``None``."""
@@ -152,7 +164,8 @@ def _open_files(paths: Sequence[str]) -> Source:
             if chunk.path_in_schema in chunks:
                 chunks[chunk.path_in_schema].append(chunk)
     statistics = {name: found for name, of in chunks.items() if (found := _combine(of)) is not None}
-    widths = {name: _width(type, statistics.get(name), chunks[name], rows) for name, type in schema.items()}
+    stored = {name: sum(chunk.total_uncompressed_size for chunk in of) / max(1, rows) for name, of in chunks.items()}
+    widths = {name: _width(type, statistics.get(name), stored[name]) for name, type in schema.items()}
     distinct = {name: _dictionary_bytes(of) / max(1.0, widths[name]) for name, of in chunks.items()}
     return Source(
         schema,
@@ -162,6 +175,7 @@ def _open_files(paths: Sequence[str]) -> Source:
         statistics=statistics,
         distinct={name: count for name, count in distinct.items() if count},
         widths=widths,
+        stored=stored,
     )
 
 
@@ -189,16 +203,15 @@ def _dictionary_bytes(chunks: Sequence[Any]) -> float:
     return max((chunk.data_page_offset - chunk.dictionary_page_offset for chunk in chunks), default=0.0)
 
 
-def _width(type: Any, known: Statistics | None, chunks: Sequence[Any], rows: int) -> float:
-    """Return about how many bytes a row of a column takes in memory."""
+def _width(type: Any, known: Statistics | None, stored: float) -> float:
+    """Return about how many bytes a row of a column takes in memory, of which a file holds so many."""
     if kind(type) == "text":
-        stored = sum(chunk.total_uncompressed_size for chunk in chunks) / max(1, rows)
         ends = (len(str(known.least)) + len(str(known.greatest))) / 2 if known else 0.0
         return 4 + max(stored, ends)
     try:
         return max(1.0, type.bit_width / 8)
     except ValueError:  # nested types have no width
-        return sum(chunk.total_uncompressed_size for chunk in chunks) / max(1, rows)
+        return stored
 
 
 def _open_table(table: Any) -> Source:
