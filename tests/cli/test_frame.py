@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 import taxi_like
 
-from gpuguide.benchmarks.dataframes import queries
+from gpuguide.benchmarks.larger_frames import queries
 from gpuguide.cli import frame
 from gpuguide.dataframes import Query, where_to_run
 from gpuguide.dataframes.query.choice import file_amounts
