@@ -69,6 +69,7 @@ MAY_IMPORT = {
     "cli": {
         "plotting",
         "claims",
+        "benchmarks",
         "measure",
         "inference",
         "finetuning",

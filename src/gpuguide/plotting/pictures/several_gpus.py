@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuguide.dataframes.query.limited_polars import SPILL_SHARE
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
@@ -152,16 +151,16 @@ PIECES = (("read", 2), ("wait", 1), ("run", 1))
 FILE_PIECES, KEPT, SPILLED = 8, 4, 3
 
 
-def pieces_and_spilling() -> Figure:
+def pieces_and_spilling(share: float) -> Figure:
     """Draw pieces of files on their way through a GPU, which moves what it must keep to the host above a share."""
     told = ", ".join(f"{name} {count}" for name, count in PIECES)
     return show(
-        lambda figure, _: _draw_pieces(figure),
+        lambda figure, _: _draw_pieces(figure, share),
         alt=f"Four boxes. A file of {FILE_PIECES} row groups. A GPU's memory with a few pieces ({told}) and {KEPT} "
         f"exchanged pieces that are kept. The host's memory with {SPILLED} spilled pieces, with arrows both ways to "
         "the kept ones. And the result.",
         caption="How a query streams: a row group is the smallest piece. A group-by with few groups keeps only its "
-        f"totals. A sort and a group-by with many groups keep exchanged pieces, and above {SPILL_SHARE:.0%} of the "
+        f"totals. A sort and a group-by with many groups keep exchanged pieces, and above {share:.0%} of the "
         "GPU's memory (the default), pieces are spilled to the host and fetched again.",
         size=(WIDE, 3.0),
         narrow=(4.6, 4.6),
@@ -175,7 +174,7 @@ def pieces_and_spilling() -> Figure:
     )
 
 
-def _draw_pieces(figure: Canvas) -> None:
+def _draw_pieces(figure: Canvas, share: float) -> None:
     ax, width, height = drawings.sheet(figure)
     narrow = is_narrow(figure)
     top, low = height - 22, 8.0
@@ -213,7 +212,7 @@ def _draw_pieces(figure: Canvas) -> None:
     drawings.arrow(ax, (down, gpu_low - 3), (down, low + host_tall + 3), colour="violet")
     drawings.arrow(ax, (up, low + host_tall + 3), (up, gpu_low - 3), colour="violet")
     between = (gpu_low + low + host_tall) / 2
-    words = f"above\n{SPILL_SHARE:.0%}" if narrow else f"above {SPILL_SHARE:.0%}"
+    words = f"above\n{share:.0%}" if narrow else f"above {share:.0%}"
     drawings.label(ax, down + 6, between, words, across="left", size=10)
     drawings.label(ax, up + 6, between, "fetched\nagain" if narrow else "fetched again", across="left", size=10)
 
