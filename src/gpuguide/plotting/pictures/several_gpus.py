@@ -151,8 +151,14 @@ PIECES = (("read", 2), ("wait", 1), ("run", 1))
 FILE_PIECES, KEPT, SPILLED = 8, 4, 3
 
 
-def pieces_and_spilling(share: float) -> Figure:
-    """Draw pieces of files on their way through a GPU, which moves what it must keep to the host above a share."""
+def pieces_and_spilling(share: float = 0.8) -> Figure:
+    """Draw pieces of files on their way through a GPU, which moves what it must keep to the host above a share.
+
+    Parameters
+    ----------
+    share : float
+        Of the GPU's memory; by default cudf-polars' own.
+    """
     told = ", ".join(f"{name} {count}" for name, count in PIECES)
     return show(
         lambda figure, _: _draw_pieces(figure, share),
