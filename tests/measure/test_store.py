@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import synthetic_records as synthetic
 
+from gpuguide.claims import pages
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import benchmark, digest, export, folders, importing, records, reference_gpu, store
+from gpuguide.measure import benchmark, digest, export, folders, importing, page_gpu, records, reference_gpu, store
 from gpuguide.measure.records import Case, DamagedRecord, Rate, Record
 
 HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
@@ -495,7 +496,14 @@ def test_the_beginning_of_a_commit_is_published_in_full(tmp_path: Path, publishe
 def test_every_benchmark_has_a_record_that_names_its_commit() -> None:
     """The code may have changed since: that stands in the way of a release, and ``make release-check`` names it."""
     found = store.load_all_published()
-    assert {record.benchmark for record in found} == digest.benchmark_modules().keys()
+    modules, gpus = digest.benchmark_modules(), pages.gpus_of_topics()
+
+    def is_spoken_of(record: Record) -> bool:
+        """Whether a record is of the GPU that the pages on its benchmark's topic speak of."""
+        topic = modules[record.benchmark].split(".")[2].replace("_", "-")
+        return page_gpu.kind(record.device) == gpus.get(topic, reference_gpu.default_slug())
+
+    assert {record.benchmark for record in found if is_spoken_of(record)} == modules.keys()
     refused = {record.path: refusal for record in found if (refusal := importing.unpublishable(record))}
     assert set(refused.values()) <= {"the code has changed since it was measured"}, refused
 
