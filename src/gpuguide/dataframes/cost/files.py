@@ -90,7 +90,7 @@ def solve_without_negatives(shares: np.ndarray) -> np.ndarray:
     """Return the prices, none below 0, with which the rows of ``shares`` add up to nearly 1 each.
 
     The best solution is an ordinary least-squares solution for some of the prices, with 0 for the others. There are
-    few prices, so every such selection is tried.
+    few prices, so every such selection is tried: SciPy's ``nnls`` would be a dependency for this alone.
     """
     count = shares.shape[1]
     scale = np.where(shares.any(axis=0), shares.max(axis=0), 1.0)
