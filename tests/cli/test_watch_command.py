@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -201,7 +201,16 @@ def test_ticks_keep_to_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(live.ticks(1.0, 0.0)) == [0]
 
 
+@pytest.fixture
+def ctrl_c_ends_children() -> Iterator[None]:
+    """Start processes that Ctrl-C ends, though whoever runs the tests in the background may ignore it for them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no pseudo-terminals here")
+@pytest.mark.usefixtures("ctrl_c_ends_children")
 @pytest.mark.parametrize("colour", [True, False])
 def test_in_a_real_terminal_it_renews_itself_and_ends_with_ctrl_c(tmp_path: Path, colour: bool) -> None:
     (tmp_path / "pynvml.py").write_text("from fake_nvml import _nvml\nimport sys\nsys.modules['pynvml'] = _nvml\n")
