@@ -210,10 +210,10 @@ def chain_and_one_read() -> Figure:
     words = ", ".join(f"{name} {reads:g}" for name, reads in CHAIN.items())
     return show(
         lambda figure, theme: _draw_chain(figure, theme, total, ours),
-        alt=f"Two bars to scale, in units of one read of a row of logits. A chain of functions moves at least "
-        f"{total:g}: {words}. One read with a second look at a few groups moves {ours:.2f}.",
-        caption=f"Bytes moved to draw one token, in units of one read of its row of logits. A chain of separate "
-        f"functions moves at least {total:g} times the bytes of the row, although little more than one read is enough. "
+        alt=f"Two bars to scale, in units of one read of a row of logits. With several rows, a chain of functions "
+        f"moves at least {total:g} for each: {words}. One read with a second look at a few groups moves {ours:.2f}.",
+        caption=f"Bytes moved to draw one token, in units of one read of its row of logits. With several rows, a chain "
+        f"of separate functions moves at least {total:g} times their bytes; little more than one read is enough. "
         "Calculated, not measured.",
         size=(WIDE, 2.9),
         narrow=(4.6, 3.3),
