@@ -51,11 +51,10 @@ def test_polars_gives_duckdbs_answer(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.needs("cudf")
 @pytest.mark.parametrize("name", plans.PLANS)
-@pytest.mark.parametrize("engine", pdsh.ON_A_GPU)
-def test_polars_gives_duckdbs_answer_on_a_gpu(engine: str, name: str) -> None:
-    if why := DECLARED.contenders[engine].unavailable_reason():
+def test_polars_gives_duckdbs_answer_on_a_gpu(name: str) -> None:
+    if why := DECLARED.contenders["polars-gpu"].unavailable_reason():
         pytest.skip(why)
-    work = work_of(engine, name)
+    work = work_of("polars-gpu", name)
     assert work.check
     work.check()
 
