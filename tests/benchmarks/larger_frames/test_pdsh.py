@@ -51,10 +51,11 @@ def test_polars_gives_duckdbs_answer(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.needs("cudf")
 @pytest.mark.parametrize("name", plans.PLANS)
-def test_polars_gives_duckdbs_answer_on_a_gpu(name: str) -> None:
-    if why := DECLARED.contenders["polars-gpu"].unavailable_reason():
+@pytest.mark.parametrize("engine", pdsh.ON_A_GPU)
+def test_polars_gives_duckdbs_answer_on_a_gpu(engine: str, name: str) -> None:
+    if why := DECLARED.contenders[engine].unavailable_reason():
         pytest.skip(why)
-    work = work_of("polars-gpu", name)
+    work = work_of(engine, name)
     assert work.check
     work.check()
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
 import torch
 
 from gpuguide.benchmarks.larger_frames import queries, two_gpus
-from gpuguide.dataframes.query import several_gpus
+from gpuguide.dataframes.query import dask_calls, several_gpus
 from gpuguide.hardware import device as devices
 from gpuguide.interconnect.processes import Member, Team
 from gpuguide.measure import benchmark as declarations
@@ -80,6 +83,10 @@ def test_cases_and_what_is_missing_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert DECLARED.contenders["polars-gpu-2"].unavailable_reason()  # no GPU here, or no cudf-polars
     monkeypatch.setattr(several_gpus, "why_no_streaming", lambda: None)
     assert several_gpus.why_not_here() == "ucxx is not installed; pip install ucxx-cu13"
+    monkeypatch.setattr(dask_calls, "why_no_cudf", lambda engine: None)
+    monkeypatch.setitem(sys.modules, "dask_cudf", ModuleType("dask_cudf"))
+    sys.modules["dask_cudf"].__spec__ = ModuleSpec("dask_cudf", None)
+    assert str(dask_calls.why_not_here()).endswith("pip install dask-cuda distributed-ucxx-cu13")
 
 
 @pytest.mark.gpu
@@ -93,3 +100,15 @@ def test_queries_on_gpus_give_duckdbs_answer(count: int) -> None:
         work = two_gpus.work(count, "tried", {"query": name, "rows": 10**6})
         assert work.sample
         assert work.sample() > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.needs("cudf")
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("name", ["q1", "q3", "join-sort"])
+def test_dask_gives_duckdbs_answer(name: str) -> None:
+    if why := dask_calls.why_not_here():
+        pytest.skip(why)
+    work = two_gpus.work_of_dask({"query": name, "rows": 10**6})
+    assert work.check
+    work.check()

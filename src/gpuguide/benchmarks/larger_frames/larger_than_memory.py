@@ -41,6 +41,7 @@ from gpuguide.dataframes import Query
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query import finish, limited_polars
 from gpuguide.dataframes.query.choice import why_not_here
+from gpuguide.dataframes.query.gpu_defaults import set_gpu_defaults
 from gpuguide.dataframes.query.limited_polars import HostPolars, InMemoryPolars, LimitedEngine, StreamingPolars
 from gpuguide.dataframes.query.timed_process import TimedProcess, serve
 from gpuguide.hardware.device import Device
@@ -279,8 +280,7 @@ class OneQuery:
 
 def serve_queries() -> None:
     """Answer questions about the engine that is named on the command line."""
-    # Managed memory beyond the card's is slow, and may hang the GPU. cudf-polars takes it unless this is 0.
-    os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
+    set_gpu_defaults()
     serve(OneQuery(ENGINES[sys.argv[1]]).answer)
 
 

@@ -1,7 +1,8 @@
 """The queries of ``frame-queries`` on two GPUs and on one, by the same executor of Polars.
 
 Each process reads a part of the file, and the last one that has its part of the result counts. The one GPU is used
-from a process of its own too, with memory of the same kind, so that the number of GPUs is all that differs.
+from a process of its own too, with memory of the same kind, so that the number of GPUs is all that differs. Dask-cuDF
+runs the same queries on two GPUs, from the file to a table in the process that asks.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from gpuguide.benchmarks.interconnect.ranks import Task
 from gpuguide.benchmarks.larger_frames import queries
 from gpuguide.dataframes import Query
 from gpuguide.dataframes.libraries import library
-from gpuguide.dataframes.query import finish, several_gpus
+from gpuguide.dataframes.query import dask_calls, finish, several_gpus
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect.processes import Member, Team
+from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 
 ROWS = 10**8
+DASK_POOL = 0.5
+"""Of each GPU's memory, because processes of teams have a part of it"""
 
 
 # --- work of a rank --------------------------------------------------------------------------------------
@@ -113,8 +117,34 @@ def contender(name: str, count: int) -> Contender:
     )
 
 
+@functools.cache
+def dask_client() -> Any:
+    """Return the client of Dask's processes, one for each of two GPUs, which they share with the processes of teams."""
+    return dask_calls.start_cluster(2, DASK_POOL)
+
+
+def work_of_dask(keys: Keys) -> Work:
+    """Run a query by Dask-cuDF on two GPUs. The call whose result is checked warms up."""
+    dask_client()
+    query = queries.make_query(keys)
+
+    def call() -> Any:
+        return dask_calls.DaskCalls().run(query)
+
+    def check() -> None:
+        different = queries.difference(
+            finish(call(), query.schema), queries.right_result(str(keys["query"]), rows_of(keys))
+        )
+        assert different is None, f"{keys['query']} on Dask-cuDF: {different}"
+
+    return Work([call], check, {"throughput": Rate("row/s", rows_of(keys))}, sample=timing.wall_clock(call))
+
+
 def end() -> None:
     """End the processes, and delete the files."""
+    if dask_client.cache_info().currsize:
+        dask_calls.end_cluster(dask_client())
+        dask_client.cache_clear()
     while teams():
         team = teams().popitem()[1]
         with contextlib.suppress(GpuguideError):  # of a team that has ended already, or ends now
@@ -128,11 +158,21 @@ def cases(device: Device) -> list[Keys]:
     return [{"query": name, "rows": ROWS} for name in queries.QUERIES] if device.is_gpu else []
 
 
+DASK = Contender(
+    lambda device, keys: work_of_dask(keys),
+    ON_GPU,
+    libraries=("dask-cudf", "duckdb", *CUDF),
+    unavailable_reason=dask_calls.why_not_here,
+)
 TWO_GPU_QUERIES = Benchmark(
     name="two-gpu-queries",
     title="Queries on a Parquet file with two GPUs",
     question="How much faster is a query on two GPUs than on one?",
-    contenders={"polars-gpu": contender("polars-gpu", 1), "polars-gpu-2": contender("polars-gpu-2", 2)},
+    contenders={
+        "polars-gpu": contender("polars-gpu", 1),
+        "polars-gpu-2": contender("polars-gpu-2", 2),
+        "dask-cudf-2": DASK,
+    },
     cases=cases,
     memory=lambda keys: 2 * queries.IN_MEMORY * queries.ROW_BYTES * rows_of(keys),
     samples=queries.SAMPLES,

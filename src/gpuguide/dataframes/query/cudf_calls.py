@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuguide.dataframes.libraries import library
+from gpuguide.dataframes.query.gpu_defaults import set_gpu_defaults
 from gpuguide.dataframes.query.polars_plan import OPERATORS
 from gpuguide.dataframes.query.source import Source
 from gpuguide.dataframes.query.steps import RIGHT, Aggregate, Chain, Filter, GroupBy, Join, Search, Sort, Step
@@ -22,6 +23,7 @@ class CuDFCalls:
 
     def load(self, source: Source, columns: Sequence[str]) -> Any:
         """Return columns of a source as a frame on the GPU, with NaN as a missing value."""
+        set_gpu_defaults()
         cudf = library("cudf")
         if source.paths:
             frame = cudf.read_parquet(list(source.paths), columns=list(columns))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuguide.dataframes.libraries import library
+from gpuguide.dataframes.query.gpu_defaults import set_gpu_defaults
 from gpuguide.dataframes.query.source import Source
 from gpuguide.dataframes.query.steps import RIGHT, Aggregate, Chain, Filter, GroupBy, Join, Search, Sort, Step
 from gpuguide.dataframes.query.types import Schema, column_kind, kind
@@ -30,16 +30,15 @@ def plan(query: Chain) -> Any:
     return frame
 
 
-def collect(plan: Any, engine: str) -> Any:
+def collect(plan: Any, engine: str, **options: Any) -> Any:
     """Run a plan on ``polars``, the streaming engine on the host, or ``polars-gpu``; return its Arrow table.
 
-    What cannot run on a GPU is an error, and is not run on the host instead.
+    What cannot run on a GPU is an error, and is not run on the host instead. ``options`` are those of ``GPUEngine``.
     """
     if engine == "polars":
         return plan.collect(engine="streaming").to_arrow()
-    # Managed memory beyond the card's is slow, and may hang the GPU. cudf-polars takes it unless this is 0.
-    os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
-    return plan.collect(engine=library("polars").GPUEngine(raise_on_fail=True)).to_arrow()
+    set_gpu_defaults()
+    return plan.collect(engine=library("polars").GPUEngine(raise_on_fail=True, **options)).to_arrow()
 
 
 def scan(source: Source, columns: Sequence[str]) -> Any:
