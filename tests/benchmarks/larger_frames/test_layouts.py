@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,6 +106,16 @@ def test_engines_add_up_all_rows(engine: str, monkeypatch: pytest.MonkeyPatch) -
     assert sorted(found) == [1, 2, 3, 4, 5]
     assert sum(row["id3"] for row in found.values()) == 12 * rows.num_rows
     assert max(row["id6"] for row in found.values()) == max(rows["id6"].to_pylist())
+
+
+def test_threads_are_set_in_a_module_that_its_package_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = {"num_threads": 4}
+    defaults = ModuleType("kvikio.defaults")
+    vars(defaults).update(get=threads.__getitem__, set=threads.__setitem__)
+    for name, module in (("kvikio", ModuleType("kvikio")), ("kvikio.defaults", defaults)):
+        monkeypatch.setitem(sys.modules, name, module)
+    layouts.use_read_threads(12)
+    assert threads == {"num_threads": 12}
 
 
 @pytest.mark.gpu

@@ -153,7 +153,7 @@ def right_result(layout: Layout, files: int, file_rows: int) -> Any:
 
 def use_read_threads(count: int) -> None:
     """Let libcudf copy files with so many threads from now on."""
-    defaults = library("kvikio").defaults
+    defaults = library("kvikio.defaults")
     if defaults.get("num_threads") != count:
         defaults.set("num_threads", count)
 
