@@ -165,7 +165,7 @@ def pieces_and_spilling(share: float = 0.8) -> Figure:
         alt=f"Four boxes. A file of {FILE_PIECES} row groups. A GPU's memory with a few pieces ({told}) and {KEPT} "
         f"exchanged pieces that are kept. The host's memory with {SPILLED} spilled pieces, with arrows both ways to "
         "the kept ones. And the result.",
-        caption="How a query streams: a row group is the smallest piece. A group-by with few groups keeps only its "
+        caption="How a query streams: it reads pieces of a few row groups. A group-by with few groups keeps only its "
         f"totals. A sort and a group-by with many groups keep exchanged pieces, and above {share:.0%} of the "
         "GPU's memory (the default), pieces are spilled to the host and fetched again.",
         size=(WIDE, 3.0),
