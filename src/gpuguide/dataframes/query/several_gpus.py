@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gpuguide.dataframes.libraries import library
+from gpuguide.dataframes.query.gpu_defaults import set_gpu_defaults
 from gpuguide.dataframes.query.limited_polars import why_no_streaming
 
 POOL = 8 * 2**30
@@ -35,6 +36,7 @@ def take_gpu(rank: int) -> None:
 def start_engine(rank: int, world_size: int) -> Any:
     """Return this process's engine, which ``collect`` takes. Every process must call it, and ask for equal queries."""
     take_gpu(rank)
+    set_gpu_defaults()
     options = library("cudf_polars.engine.options").StreamingOptions(
         raise_on_fail=True, memory_resource_config=shared_memory()
     )
