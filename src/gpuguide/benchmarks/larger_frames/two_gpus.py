@@ -2,7 +2,11 @@
 
 Each process reads a part of the file, and the last one that has its part of the result counts. The one GPU is used
 from a process of its own too, with memory of the same kind, so that the number of GPUs is all that differs. Dask-cuDF
-runs the same queries on two GPUs, from the file to a table in the process that asks. The larger frame is several names
+runs the same queries on two GPUs, from the file to a table in the process that asks.
+
+The executor divides columns into pieces, and gives each GPU its share of them. A piece has 1.5 GB by default on a large
+GPU, so that a query that reads less is one GPU's. The contenders with small pieces show what that decides.
+ The larger frame is several names
 of one file, which take no more room: it has as many groups as the file.
 """
 
@@ -32,17 +36,20 @@ from gpuguide.measure.records import Rate
 
 FILE_ROWS = 10**8
 ROWS = (FILE_ROWS, 4 * FILE_ROWS)
-DASK_POOL = 0.5
+SMALL_PIECE = 100_000_000
+"""Bytes of a piece, where pieces are small: the queries read 4 to 32 times as many"""
+DASK_POOL = 0.3
 """Of each GPU's memory, because processes of teams have a part of it"""
 
 
 # --- work of a rank --------------------------------------------------------------------------------------
 
 
-def query_of_ranks(member: Member, name: str, folder: str, rows: int) -> Task:
+def query_of_ranks(member: Member, name: str, folder: str, rows: int, piece: int | None = None) -> Task:
     """Run a query on this rank's part of the file; the check compares the parts of all ranks with DuckDB's result."""
     if "engine" not in member.kept:
-        member.kept["engine"] = several_gpus.start_engine(member.rank, member.world_size)
+        pieces = {} if piece is None else {"target_partition_size": piece}
+        member.kept["engine"] = several_gpus.start_engine(member.rank, member.world_size, **pieces)
     query = make_query(name, Path(folder), rows)
     found: list[Any] = []
 
@@ -82,16 +89,16 @@ def end_engine(member: Member) -> None:
 
 
 @functools.cache
-def teams() -> dict[int, Team]:
-    """Return the running processes by the number of their GPUs."""
+def teams() -> dict[tuple[int, int | None], Team]:
+    """Return the running processes by the number of their GPUs and the size of their pieces."""
     return {}
 
 
-def team_of(count: int) -> Team:
+def team_of(count: int, piece: int | None = None) -> Team:
     """Return the processes for so many GPUs. They meet through Gloo, because each sees one GPU only."""
-    found = teams().get(count)
+    found = teams().get((count, piece))
     if found is None or not found.is_running:
-        found = teams()[count] = Team(count, "cpu")
+        found = teams()[count, piece] = Team(count, "cpu")
     return found
 
 
@@ -119,19 +126,26 @@ def write_right_result(name: str, rows: int) -> Path:
     return path
 
 
-def work(count: int, contender: str, keys: Keys) -> Work:
+def work(count: int, contender: str, keys: Keys, piece: int | None = None) -> Work:
     """Run a query on so many GPUs; the sampler has checked what it times."""
     name, rows = str(keys["query"]), rows_of(keys)
     folder = str(write_right_result(name, rows).parent)
-    sample = sizes.uncaptured_sampler(team_of(count), contender, query_of_ranks, (name, folder, rows))
+    given = (name, folder, rows, piece)
+    sample = sizes.uncaptured_sampler(team_of(count, piece), contender, query_of_ranks, given)
     return Work([], lambda: None, {"throughput": Rate("row/s", rows)}, sample=sample)
 
 
-def contender(name: str, count: int) -> Contender:
+def only_once(device: Device, keys: Keys) -> str | None:
+    """Return why a contender is left out with the larger frame, or ``None`` where it is measured."""
+    return "it is compared with the file read once" if rows_of(keys) > FILE_ROWS else None
+
+
+def contender(name: str, count: int, piece: int | None = None) -> Contender:
     """Return the executor on so many GPUs as a contender."""
     return Contender(
-        lambda device, keys: work(count, name, keys),
+        lambda device, keys: work(count, name, keys, piece),
         ON_GPU,
+        only_once if piece else lambda device, keys: None,
         libraries=("polars", "duckdb", *CUDF),
         unavailable_reason=several_gpus.why_not_here,
     )
@@ -179,11 +193,6 @@ def cases(device: Device) -> list[Keys]:
     return [{"query": name, "rows": rows} for rows in ROWS for name in queries.QUERIES] if device.is_gpu else []
 
 
-def only_once(device: Device, keys: Keys) -> str | None:
-    """Return why a contender is left out with the larger frame, or ``None`` where it is measured."""
-    return "it is compared with the file read once" if rows_of(keys) > FILE_ROWS else None
-
-
 DASK = Contender(
     lambda device, keys: work_of_dask(keys),
     ON_GPU,
@@ -198,6 +207,8 @@ TWO_GPU_QUERIES = Benchmark(
     contenders={
         "polars-gpu": contender("polars-gpu", 1),
         "polars-gpu-2": contender("polars-gpu-2", 2),
+        "small-pieces": contender("small-pieces", 1, SMALL_PIECE),
+        "small-pieces-2": contender("small-pieces-2", 2, SMALL_PIECE),
         "dask-cudf-2": DASK,
     },
     cases=cases,
