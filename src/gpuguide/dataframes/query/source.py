@@ -70,8 +70,8 @@ class Source:
             return None
         fitting = int(LARGE_PIECE / sum(self.widths.values()))
         return (
-            f"The largest row group has {rows:,} rows, about {size / 2**20:,.0f} MiB in memory. It is the smallest "
-            "piece that an engine can read at a time, so neither cores nor GPUs can share it. Rewrite the file: "
+            f"The largest row group has {rows:,} rows, about {size / 2**20:,.0f} MiB in memory. Engines on the CPU "
+            "share a file among cores by its row groups, so few cores work on large ones. Rewrite the file: "
             f"polars.scan_parquet({self.paths[0]!r}).sink_parquet('smaller.parquet', row_group_size={fitting})."
         )
 
