@@ -150,7 +150,6 @@ CONTENDERS = {
     "polars-gpu": Style("green", "D"),
     "polars-gpu-2": Style("violet", "v", "polars-gpu, two GPUs"),
     "polars-gpu-in-memory": Style("sky", "^", "polars-gpu, whole columns"),
-    "polars-gpu-4-threads": Style("pink", "s", "polars-gpu, 4 threads read"),
     "in-memory": Style("grey", "X", "in memory"),
     "in-memory-limited": Style("orange", "s", "in memory, limited"),
     "streaming": Style("sky", "v"),

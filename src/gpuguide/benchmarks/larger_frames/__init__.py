@@ -1,1 +1,1 @@
-"""Benchmarks of frames larger than a GPU, or on several: whole queries on files, and exchanges of rows."""
+"""Benchmarks of frames larger than a GPU: whole queries on files."""

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gpuguide.benchmarks.collectives import sizes
+from gpuguide.benchmarks.frames_over_gpus import exchange
 from gpuguide.benchmarks.interconnect import ranks
-from gpuguide.benchmarks.larger_frames import exchange
 from gpuguide.interconnect.processes import Member, Team
 
 PREPARED = {

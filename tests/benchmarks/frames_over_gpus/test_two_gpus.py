@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from gpuguide.benchmarks.larger_frames import queries, two_gpus
+from gpuguide.benchmarks.frames_over_gpus import two_gpus
+from gpuguide.benchmarks.larger_frames import queries
 from gpuguide.dataframes.query import several_gpus
 from gpuguide.hardware import device as devices
 from gpuguide.interconnect.processes import Member, Team

@@ -1,0 +1,1 @@
+"""Benchmarks of frames over several GPUs: exchanges of rows, and whole queries."""
