@@ -1,4 +1,4 @@
-"""What cuDF's libraries read from the environment when they are first used, where their own defaults are slow or hang.
+"""What cuDF's libraries read from the environment when they are first used, and queries set.
 
 Source: RAPIDS, "cudf-polars: configuration options", and libcudf's "Input / output settings" (``KVIKIO_NTHREADS``).
 """
