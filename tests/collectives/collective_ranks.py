@@ -75,7 +75,7 @@ def averaged(member: Member, name: str, steps: int = 2) -> float:
         running, after = DistributedDataParallel(model), lambda: None
     elif name.startswith("buckets"):
         size = int(name.split()[1])
-        after = Buckets(model, bucket_bytes=size).wait
+        after = Buckets(model, bucket_bytes=size, by_copies=name.endswith("by copies")).wait
     else:
         ways = {
             "each": average_each,
@@ -172,6 +172,25 @@ def lying_otherwise(member: Member, name: str) -> list[list[float]]:
     weight.grad = values.T.contiguous().T if member.rank == 0 else values
     {"each": average_each, "flat": average_flat, "coalesced": average_coalesced}[name]([weight])
     return weight.grad.tolist()
+
+
+def copied_exactly(member: Member, dtype_name: str, steps: int = 3) -> bool:
+    """Average whole numbers by copies, in messages with fewer numbers than ranks too; are they right, bit by bit?"""
+    right, found = [], []
+    for step in range(steps):
+        layers = [nn.Linear(3, 11, bias=False), nn.Linear(7, 1)]
+        model = nn.Sequential(*layers).to(member.device, getattr(torch, dtype_name))
+        buckets = Buckets(model, bucket_bytes=1, by_copies=True)
+        for number, each in enumerate(model.parameters()):
+            given = [
+                torch.randint(-8, 8, each.shape, generator=torch.Generator().manual_seed(50 * step + 9 * rank + number))
+                for rank in range(member.world_size)
+            ]
+            each.grad = (given[member.rank] * member.world_size).to(each)
+            right.append(torch.stack(given).sum(dim=0).to(each))
+        buckets.wait()
+        found += [each.grad for each in model.parameters()]
+    return all(torch.equal(one, other) for one, other in zip(found, right, strict=True))  # type: ignore[arg-type]
 
 
 def unused_on_some(member: Member, dtype_name: str | None = None) -> tuple[float, list[str]]:

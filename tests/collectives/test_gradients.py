@@ -11,6 +11,7 @@ from gpuguide.interconnect.processes import Team
 
 EXACT_ENOUGH = 1e-6
 WAYS = ["each", "at once", "flat", "coalesced", "buckets 1", "buckets 300", "buckets 100000000"]
+WAYS += ["buckets 300 by copies", "buckets 100000000 by copies"]
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -56,6 +57,11 @@ def test_a_parameter_that_some_ranks_do_not_use_gets_the_mean(team: Team) -> Non
 
 def test_sums_in_bf16_of_whole_numbers_are_exact(team: Team) -> None:
     assert all(team.run(ranks.exact_in_bf16))
+
+
+@pytest.mark.parametrize("dtype_name", ["float32", "bfloat16"])
+def test_means_by_copies_are_those_of_all_ranks(team: Team, dtype_name: str) -> None:
+    assert all(team.run(ranks.copied_exactly, dtype_name))
 
 
 def test_sums_begin_during_the_backward_pass_and_last_bucket_holds_what_comes_last(two: Team) -> None:

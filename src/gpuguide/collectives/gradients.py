@@ -29,6 +29,7 @@ from torch import nn
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 from gpuguide.collectives.agreement import require_agreement
+from gpuguide.collectives.copied import CopiedMeans, Work
 from gpuguide.collectives.lookup import GatheredEmbedding
 from gpuguide.errors import GpuguideError
 
@@ -146,6 +147,9 @@ class Buckets:
     dtype : torch.dtype, optional
         Format that gradients are added up in: ``torch.bfloat16`` halves the bytes, and rounds each gradient and each
         sum to 8 bits. That of each gradient if left out.
+    by_copies : bool
+        Average by copies between GPUs instead of NCCL's kernels: see :mod:`gpuguide.collectives.copied`. All ranks must
+        be GPUs of one machine that can read each other's memory.
     group : torch.distributed.ProcessGroup, optional
         The ranks; all of them if none is given.
 
@@ -153,7 +157,8 @@ class Buckets:
     ------
     GpuguideError
         If no parameter asks for a gradient, ``first`` names one that is not trained, a bucket would hold nothing, or
-        ranks have parameters of other names, shapes or formats, or put them into other buckets.
+        ranks have parameters of other names, shapes or formats, or put them into other buckets, or GPUs cannot read
+        each other's memory for ``by_copies``.
 
     Notes
     -----
@@ -174,6 +179,7 @@ class Buckets:
         bucket_bytes: int = BUCKET_BYTES,
         first: Iterable[nn.Parameter] = (),
         dtype: torch.dtype | None = None,
+        by_copies: bool = False,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         self.names: dict[nn.Parameter, str] = {
@@ -192,9 +198,13 @@ class Buckets:
                     f"A parameter of shape {tuple(each.shape)} comes first, and the module does not train it; leave it "
                     "out of first."
                 )
-        self.buckets = [_Bucket(each, dtype) for each in _in_buckets(ordered, bucket_bytes)]
+        copied = CopiedMeans(group) if by_copies and self.world_size > 1 else None
+        self.buckets = [_Bucket(each, dtype, copied) for each in _in_buckets(ordered, bucket_bytes)]
         messages = {f"bucket {number}": bucket.flat for number, bucket in enumerate(self.buckets)}
         require_agreement({**{self.names[each]: each for each in ordered}, **messages}, group)
+        if copied is not None:
+            for bucket in self.buckets:
+                copied.share(bucket.message)
         self.unused: list[str] = []
         """Names of the parameters that had no gradient on this rank at the last :meth:`wait`, and count as zeros"""
         self._adds_up = True
@@ -282,14 +292,18 @@ class Buckets:
 class _Bucket:
     """Gradients that are added up as one message."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype | None) -> None:
-        self.parameters = parameters
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], dtype: torch.dtype | None, copied: CopiedMeans | None
+    ) -> None:
+        self.parameters, self.copied = parameters, copied
         numbers = sum(each.numel() for each in parameters)
-        self.flat = torch.zeros(numbers, dtype=dtype or parameters[0].dtype, device=parameters[0].device)
+        zeros = torch.zeros if copied is None else copied.zeros
+        self.message = zeros(numbers, dtype=dtype or parameters[0].dtype, device=parameters[0].device)
+        self.flat = self.message[:numbers]
         self.views = _views(self.flat, parameters)
         self.missing = len(parameters)
         """Gradients that are not there yet"""
-        self.work: dist.Work | None = None
+        self.work: Work | None = None
 
     @torch.no_grad()
     def begin(self, group: dist.ProcessGroup | None) -> None:
@@ -301,7 +315,10 @@ class _Bucket:
         if self.flat.dtype == self.parameters[0].dtype:
             for view, parameter in zip(self.views, self.parameters, strict=True):
                 parameter.grad = view  # what autograd had made is free now
-        self.work = dist.all_reduce(self.flat, op=dist.ReduceOp.AVG, group=group, async_op=True)
+        if self.copied is not None:
+            self.work = self.copied.begin(self.message)
+        else:
+            self.work = dist.all_reduce(self.flat, op=dist.ReduceOp.AVG, group=group, async_op=True)
 
     @torch.no_grad()
     def finish(self) -> None:

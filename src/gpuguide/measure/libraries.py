@@ -94,6 +94,7 @@ KNOWN = {
     "duckdb": Library("DuckDB", "duckdb", ("duckdb",)),
     "pyarrow": Library("PyArrow", "pyarrow", ("pyarrow",)),
     "cudf": Library("cuDF", "cudf", ("cudf-cu13", "cudf-cu12", "cudf")),
+    "dask-cudf": Library("Dask-cuDF", "dask_cudf", ("dask-cudf-cu13", "dask-cudf-cu12", "dask-cudf")),
     "rmm": Library("RMM", "rmm", ("rmm-cu13", "rmm-cu12", "rmm")),
 }
 """Every library that a benchmark may name, by the name that records use"""

@@ -130,7 +130,7 @@ def test_contenders_are_left_out_where_they_say_nothing_new() -> None:
     ]
     assert measured[0] == set(gradient_sum.NAMES)
     assert measured[1] == measured[0] - set(gradient_sum.ONLY_SMALL)
-    assert measured[2] == set(gradient_sum.CAPTURED)
+    assert measured[2:] == [set(gradient_sum.CAPTURED), set(gradient_sum.CAPTURED_LARGE)]
     rings = [keys for keys in COLLECTIVES.cases(H200) if not sizes.not_added_up(H200, keys)]
     assert {str(keys["collective"]) for keys in rings} == {"all-reduce"}
     assert not any(each.cases(CPU) for each in (COLLECTIVES, SUMS, SCALING))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -10,7 +13,7 @@ import torch
 
 from gpuguide.benchmarks.frames_over_gpus import two_gpus
 from gpuguide.benchmarks.larger_frames import queries
-from gpuguide.dataframes.query import several_gpus
+from gpuguide.dataframes.query import dask_calls, several_gpus
 from gpuguide.hardware import device as devices
 from gpuguide.interconnect.processes import Member, Team
 from gpuguide.measure import benchmark as declarations
@@ -25,25 +28,38 @@ def files() -> Iterator[None]:
     two_gpus.end()
 
 
-def write_right_result(name: str) -> str:
-    folder = str(queries.write_files(ROWS))
-    pa.parquet.write_table(queries.right_result(name, ROWS), two_gpus.right_file(folder, name))
-    return folder
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_gpus, "FILE_ROWS", ROWS)
 
 
+def task_of(name: str, rows: int) -> two_gpus.Task:
+    """The task of one rank, with an engine on the host."""
+    folder = str(two_gpus.write_right_result(name, rows).parent)
+    return two_gpus.query_of_ranks(Member(0, 1, torch.device("cpu"), {"engine": "streaming"}), name, folder, rows)
+
+
+@pytest.mark.parametrize("rows", [ROWS // 2, ROWS, 4 * ROWS])
 @pytest.mark.parametrize("name", queries.QUERIES)
-def test_a_rank_compares_its_result_with_duckdbs(name: str) -> None:
-    """Of an engine on the host, and with one rank."""
-    folder = write_right_result(name)
-    task = two_gpus.query_of_ranks(Member(0, 1, torch.device("cpu"), {"engine": "streaming"}), name, folder)
+def test_a_rank_compares_its_result_with_duckdbs(name: str, rows: int) -> None:
+    task = task_of(name, rows)
     task.call()
     task.check()
 
 
+def test_a_larger_frame_is_the_file_read_more_often() -> None:
+    folder = two_gpus.write_right_result("q2", 4 * ROWS).parent
+    once, often = (two_gpus.make_query("q2", folder, rows).on("duckdb") for rows in (ROWS, 4 * ROWS))
+    sums = [sum(each["v1_sum"].to_pylist()) for each in (once, often)]
+    assert sums[1] == 4 * sums[0] > 0
+    assert once.num_rows == often.num_rows
+
+
 def test_a_wrong_result_of_a_rank_is_told() -> None:
-    folder = write_right_result("q1")
-    pa.parquet.write_table(queries.right_result("q4", ROWS), two_gpus.right_file(folder, "q1"))
-    task = two_gpus.query_of_ranks(Member(0, 1, torch.device("cpu"), {"engine": "streaming"}), "q1", folder)
+    task = task_of("q1", ROWS)
+    pa.parquet.write_table(
+        queries.right_result("q4", ROWS), two_gpus.right_file(str(queries.write_files(ROWS)), "q1", ROWS)
+    )
     task.call()
     with pytest.raises(AssertionError, match="q1: "):
         task.check()
@@ -77,10 +93,18 @@ def test_each_rank_sees_one_gpu(given: str | None, seen: list[str], monkeypatch:
 
 def test_cases_and_what_is_missing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DECLARED.cases(devices.cpu()) == []
-    assert {case["query"] for case in DECLARED.cases(devices.fake("h100-sxm"))} == set(queries.QUERIES)
+    cases = DECLARED.cases(devices.fake("h100-sxm"))
+    assert {case["query"] for case in cases} == set(queries.QUERIES)
+    assert len(cases) == 2 * len(queries.QUERIES)
+    given = [{"query": "q1", "rows": rows} for rows in (ROWS, 4 * ROWS)]
+    assert [bool(two_gpus.only_once(devices.fake("h100-sxm"), each)) for each in given] == [False, True]
     assert DECLARED.contenders["polars-gpu-2"].unavailable_reason()  # no GPU here, or no cudf-polars
     monkeypatch.setattr(several_gpus, "why_no_streaming", lambda: None)
     assert several_gpus.why_not_here() == "ucxx is not installed; pip install ucxx-cu13"
+    monkeypatch.setattr(dask_calls, "why_no_cudf", lambda engine: None)
+    monkeypatch.setitem(sys.modules, "dask_cudf", ModuleType("dask_cudf"))
+    sys.modules["dask_cudf"].__spec__ = ModuleSpec("dask_cudf", None)
+    assert str(dask_calls.why_not_here()).endswith("pip install dask-cuda distributed-ucxx-cu13")
 
 
 @pytest.mark.gpu
@@ -91,6 +115,18 @@ def test_queries_on_gpus_give_duckdbs_answer(count: int) -> None:
     if why := several_gpus.why_not_here():
         pytest.skip(why)
     for name in ("q1", "q3", "join-sort"):
-        work = two_gpus.work(count, "tried", {"query": name, "rows": 10**6})
+        work = two_gpus.work(count, "tried", {"query": name, "rows": ROWS})
         assert work.sample
         assert work.sample() > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.needs("cudf")
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("name", ["q1", "q3", "join-sort"])
+def test_dask_gives_duckdbs_answer(name: str) -> None:
+    if why := dask_calls.why_not_here():
+        pytest.skip(why)
+    work = two_gpus.work_of_dask({"query": name, "rows": ROWS})
+    assert work.check
+    work.check()

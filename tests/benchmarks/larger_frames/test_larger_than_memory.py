@@ -255,6 +255,7 @@ def test_cases_are_those_of_a_gpu_and_what_has_no_limit_is_measured_once() -> No
         "in-memory": {1.0, 3.0},
         "in-memory-limited": {0.2, 1.0},
         "streaming-limited": {0.2, 1.0, 2.0, 3.0, 4.0},
+        "streaming-large-limited": {1.0, 3.0},
     }
     for name, contender in DECLARED.contenders.items():
         measured = {case["over_memory"] for case in cases if contender.skip_reason(H100, case) is None}

@@ -7,10 +7,11 @@ loss in chunks; nothing is updated. Gradients are forgotten before each pass, as
 * ``loop``, ``loop-async``: a message for each gradient after the backward pass, one after another or all at once.
 * ``flat``, ``coalesced``: all gradients as one message, copied together or as one group of NCCL calls.
 * ``ddp``: DDP as it is by default, in buckets of 25 MB. ``ddp-view`` has ``gradient_as_bucket_view=True``, and all of
-  the following do: ``ddp-static`` also ``static_graph=True``, ``ddp-1mb`` and ``ddp-1gb`` other buckets, and
-  ``ddp-bf16`` adds up in bf16.
+  the following do: ``ddp-static`` also ``static_graph=True``, ``ddp-1mb``, ``ddp-100mb`` and ``ddp-1gb`` other buckets,
+  and ``ddp-bf16`` adds up in bf16.
 * ``gpuguide``: :class:`gpuguide.collectives.Buckets`; ``gpuguide-100mb`` in larger ones, ``gpuguide-bf16`` in bf16, and
-  ``gpuguide-rows`` with the gradient of the embedding's rows gathered.
+  ``gpuguide-rows`` with the gradient of the embedding's rows gathered. ``gpuguide-copied`` averages by copies between
+  GPUs instead of NCCL's kernels, and ``gpuguide-copied-rows`` gathers the rows, too.
 * ``fsdp2``: parameters in shards, in bf16 for the layers, whose gradients are added up in fp32.
 * ``sum-alone``: one message of as many bytes as all gradients have in fp32, and nothing else.
 
@@ -52,6 +53,7 @@ CASES = (
     {"batch": 8, "seq_len": 1024, "captured": False},
     {"batch": 32, "seq_len": 1024, "captured": False},
     {"batch": 8, "seq_len": 1024, "captured": True},
+    {"batch": 32, "seq_len": 1024, "captured": True},
 )
 """Sequences on each GPU, and tokens of each"""
 CALLS = 2
@@ -65,6 +67,7 @@ DDP_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "ddp-view": {"gradient_as_bucket_view": True},
         "ddp-static": {"gradient_as_bucket_view": True, "static_graph": True},
         "ddp-1mb": {"gradient_as_bucket_view": True, "bucket_cap_mb": 1},
+        "ddp-100mb": {"gradient_as_bucket_view": True, "bucket_cap_mb": 100},
         "ddp-1gb": {"gradient_as_bucket_view": True, "bucket_cap_mb": 1024},
         "ddp-bf16": {"gradient_as_bucket_view": True},
     }
@@ -75,17 +78,27 @@ BUCKETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "gpuguide-100mb": {"bucket_bytes": 100 * MIB},
         "gpuguide-bf16": {"dtype": torch.bfloat16},
         "gpuguide-rows": {},
+        "gpuguide-copied": {"by_copies": True},
+        "gpuguide-copied-rows": {"by_copies": True},
     }
 )
+WITH_ROWS = ("gpuguide-rows", "gpuguide-copied-rows")
+"""Contenders that gather the embedding's rows"""
 ACCEPTED = {"ddp-bf16": 1e-2, "gpuguide-bf16": 1e-2, "fsdp2": 5e-2}
 """Largest error of all gradients together, as a ratio of norms"""
 ACCEPTED_OTHERWISE = 2e-3
 NOISE = 2
 """Times as much is accepted as the same passes differ from run to run, where attention adds up in any order"""
-ONLY_SMALL = ("loop-async", "coalesced", "ddp-static", "ddp-1mb", "ddp-1gb", "gpuguide-100mb")
+ONLY_SMALL = ("loop-async", "coalesced", "ddp-static", "ddp-1mb", "ddp-1gb")
 """Contenders that are compared with the small batch only"""
-CAPTURED = ("none", "flat", "ddp-view", "gpuguide", "gpuguide-bf16", "gpuguide-rows", "sum-alone")
+CAPTURED = (
+    *("none", "flat", "ddp-view", "ddp-100mb"),
+    *("gpuguide", "gpuguide-100mb", "gpuguide-bf16", "gpuguide-rows"),
+    *("gpuguide-copied", "gpuguide-copied-rows", "sum-alone"),
+)
 """Contenders that are captured, too"""
+CAPTURED_LARGE = ("none", "ddp-view", "gpuguide", "gpuguide-copied-rows", "sum-alone")
+"""Contenders that are captured with the large batch: each graph keeps the memory of its passes"""
 CAPTURE_WARM_UP = 11
 """Passes before DDP may be captured, as PyTorch's notes on CUDA graphs ask for"""
 
@@ -173,7 +186,7 @@ def make(member: Member, name: str, case: tuple[int, int, bool], config: GPT2Con
     batch, seq_len, captured = case
     made = model(config, str(member.device))
     tokens, targets = sequences(member, batch, seq_len, config)
-    if name == "gpuguide-rows":
+    if name in WITH_ROWS:
         made.token_embedding = GatheredEmbedding(made.token_embedding)  # type: ignore[assignment]
     if compiled and name == "fsdp2":
         made.blocks = nn.ModuleList(torch.compile(block, dynamic=False) for block in made.blocks)  # type: ignore[misc]
@@ -338,13 +351,24 @@ def work(name: str, device: Device, keys: Keys, config: GPT2Config = SHAPE, comp
     return Work([], lambda: None, rates, sample=lambda: processes.slowest(sample, name, CALLS), further=further)
 
 
+def names_of(captured: bool, is_large: bool) -> tuple[str, ...]:
+    """Return the contenders that are measured with a batch, captured or not."""
+    if captured:
+        return CAPTURED_LARGE if is_large else CAPTURED
+    return tuple(name for name in NAMES if not (is_large and name in ONLY_SMALL))
+
+
+def is_large(keys: Keys) -> bool:
+    """Return whether a case has the large batch."""
+    return int(keys["batch"]) > CASES[0]["batch"]
+
+
 def left_out(name: str, device: Device, keys: Keys) -> str | None:
     """Return why a contender is not measured with a case, or ``None`` if it is."""
-    if keys["captured"] and name not in CAPTURED:
-        return "it is compared without a graph"
-    if not keys["captured"] and int(keys["batch"]) > CASES[0]["batch"] and name in ONLY_SMALL:
-        return "it is compared with the small batch"
-    return None
+    captured = bool(keys["captured"])
+    if name in names_of(captured, is_large(keys)):
+        return None
+    return f"it is compared with{' the small batch' if name in names_of(captured, False) else 'out a graph'}"
 
 
 def bytes_needed(keys: Keys) -> float:
@@ -352,7 +376,8 @@ def bytes_needed(keys: Keys) -> float:
     tokens = int(keys["batch"]) * int(keys["seq_len"])
     passes = tokens * SHAPE.layers * SHAPE.hidden * 80
     weights = parameter_count(SHAPE)
-    return float(12 * weights * len(NAMES) + (len(CAPTURED) if keys["captured"] else 1) * passes + 2**32)
+    names = names_of(bool(keys["captured"]), is_large(keys))
+    return float(12 * weights * len(names) + (len(names) if keys["captured"] else 1) * passes + 2**32)
 
 
 NAMES = ("none", "loop", "loop-async", "flat", "coalesced", *DDP_SETTINGS, *BUCKETS, "fsdp2", "sum-alone")

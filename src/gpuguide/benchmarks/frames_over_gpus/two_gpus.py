@@ -1,13 +1,19 @@
 """The queries of ``frame-queries`` on two GPUs and on one, by the same executor of Polars.
 
 Each process reads a part of the file, and the last one that has its part of the result counts. The one GPU is used
-from a process of its own too, with memory of the same kind, so that the number of GPUs is all that differs.
+from a process of its own too, with memory of the same kind, so that the number of GPUs is all that differs. Dask-cuDF
+runs the same queries on two GPUs, from the file to a table in the process that asks.
+
+The executor divides columns into pieces, and gives each GPU its share of them. A piece has 1.5 GB by default on a large
+GPU, so that a query that reads less is one GPU's. The contenders with small pieces show what that decides. The larger frame
+is several names of one file, which take no more room: it has as many groups as the file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +25,31 @@ from gpuguide.benchmarks.interconnect.ranks import Task
 from gpuguide.benchmarks.larger_frames import queries
 from gpuguide.dataframes import Query
 from gpuguide.dataframes.libraries import library
-from gpuguide.dataframes.query import finish, several_gpus
+from gpuguide.dataframes.query import dask_calls, finish, several_gpus
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect.processes import Member, Team
+from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 
-ROWS = 10**8
+FILE_ROWS = 10**8
+ROWS = (FILE_ROWS, 4 * FILE_ROWS)
+SMALL_PIECE = 100_000_000
+"""Bytes of a piece, where pieces are small: the queries read 4 to 32 times as many"""
+DASK_POOL = 0.3
+"""Of each GPU's memory, because processes of teams have a part of it"""
 
 
 # --- work of a rank --------------------------------------------------------------------------------------
 
 
-def query_of_ranks(member: Member, name: str, folder: str) -> Task:
+def query_of_ranks(member: Member, name: str, folder: str, rows: int, piece: int | None = None) -> Task:
     """Run a query on this rank's part of the file; the check compares the parts of all ranks with DuckDB's result."""
     if "engine" not in member.kept:
-        member.kept["engine"] = several_gpus.start_engine(member.rank, member.world_size)
-    query = queries.QUERIES[name](Query(Path(folder) / "frame.parquet"), Path(folder))
+        pieces = {} if piece is None else {"target_partition_size": piece}
+        member.kept["engine"] = several_gpus.start_engine(member.rank, member.world_size, **pieces)
+    query = make_query(name, Path(folder), rows)
     found: list[Any] = []
 
     def call() -> None:
@@ -44,7 +57,7 @@ def query_of_ranks(member: Member, name: str, folder: str) -> Task:
 
     def check() -> None:
         parts = gather(member, finish(found[0], query.schema))
-        different = difference(parts, library("pyarrow.parquet").read_table(right_file(folder, name)))
+        different = difference(parts, library("pyarrow.parquet").read_table(right_file(folder, name, rows)))
         assert different is None, f"{name}: {different}"
 
     return Task(call, lambda: None, check, 1)
@@ -75,46 +88,97 @@ def end_engine(member: Member) -> None:
 
 
 @functools.cache
-def teams() -> dict[int, Team]:
-    """Return the running processes by the number of their GPUs."""
+def teams() -> dict[tuple[int, int | None], Team]:
+    """Return the running processes by the number of their GPUs and the size of their pieces."""
     return {}
 
 
-def team_of(count: int) -> Team:
+def team_of(count: int, piece: int | None = None) -> Team:
     """Return the processes for so many GPUs. They meet through Gloo, because each sees one GPU only."""
-    found = teams().get(count)
+    found = teams().get((count, piece))
     if found is None or not found.is_running:
-        found = teams()[count] = Team(count, "cpu")
+        found = teams()[count, piece] = Team(count, "cpu")
     return found
 
 
-def right_file(folder: str, name: str) -> Path:
+def make_query(name: str, folder: Path, rows: int) -> Query:
+    """Return a query on so many rows, with a name of the file for each time that it is read."""
+    names = [folder / "frame.parquet"]
+    for number in range(1, rows // FILE_ROWS):
+        names.append(folder / f"frame-{number}.parquet")
+        if not names[-1].exists():
+            os.link(names[0], names[-1])
+    return queries.QUERIES[name](Query(names), folder)
+
+
+def right_file(folder: str, name: str, rows: int) -> Path:
     """Return the path of DuckDB's result of a query."""
-    return Path(folder) / f"right-{name}.parquet"
+    return Path(folder) / f"right-{name}-{rows}.parquet"
 
 
-def work(count: int, contender: str, keys: Keys) -> Work:
+def write_right_result(name: str, rows: int) -> Path:
+    """Write the files, and DuckDB's result of a query beside them, and return the path of the result."""
+    folder = queries.write_files(min(rows, FILE_ROWS))
+    path = right_file(str(folder), name, rows)
+    if not path.exists():
+        library("pyarrow.parquet").write_table(make_query(name, folder, rows).on("duckdb"), path)
+    return path
+
+
+def work(count: int, contender: str, keys: Keys, piece: int | None = None) -> Work:
     """Run a query on so many GPUs; the sampler has checked what it times."""
     name, rows = str(keys["query"]), rows_of(keys)
-    folder = str(queries.write_files(rows))
-    if not right_file(folder, name).exists():
-        library("pyarrow.parquet").write_table(queries.right_result(name, rows), right_file(folder, name))
-    sample = sizes.uncaptured_sampler(team_of(count), contender, query_of_ranks, (name, folder))
+    folder = str(write_right_result(name, rows).parent)
+    given = (name, folder, rows, piece)
+    sample = sizes.uncaptured_sampler(team_of(count, piece), contender, query_of_ranks, given)
     return Work([], lambda: None, {"throughput": Rate("row/s", rows)}, sample=sample)
 
 
-def contender(name: str, count: int) -> Contender:
+def only_once(device: Device, keys: Keys) -> str | None:
+    """Return why a contender is left out with the larger frame, or ``None`` where it is measured."""
+    return "it is compared with the file read once" if rows_of(keys) > FILE_ROWS else None
+
+
+def contender(name: str, count: int, piece: int | None = None) -> Contender:
     """Return the executor on so many GPUs as a contender."""
     return Contender(
-        lambda device, keys: work(count, name, keys),
+        lambda device, keys: work(count, name, keys, piece),
         ON_GPU,
+        only_once if piece else lambda device, keys: None,
         libraries=("polars", "duckdb", *CUDF),
         unavailable_reason=several_gpus.why_not_here,
     )
 
 
+@functools.cache
+def dask_client() -> Any:
+    """Return the client of Dask's processes, one for each of two GPUs, which they share with the processes of teams."""
+    return dask_calls.start_cluster(2, DASK_POOL)
+
+
+def work_of_dask(keys: Keys) -> Work:
+    """Run a query by Dask-cuDF on two GPUs. The call whose result is checked warms up."""
+    dask_client()
+    name, rows = str(keys["query"]), rows_of(keys)
+    right = write_right_result(name, rows)
+    query = make_query(name, right.parent, rows)
+
+    def call() -> Any:
+        return dask_calls.DaskCalls().run(query)
+
+    def check() -> None:
+        found = finish(call(), query.schema)
+        different = queries.difference(found, library("pyarrow.parquet").read_table(right))
+        assert different is None, f"{name} on Dask-cuDF: {different}"
+
+    return Work([call], check, {"throughput": Rate("row/s", rows)}, sample=timing.wall_clock(call))
+
+
 def end() -> None:
     """End the processes, and delete the files."""
+    if dask_client.cache_info().currsize:
+        dask_calls.end_cluster(dask_client())
+        dask_client.cache_clear()
     while teams():
         team = teams().popitem()[1]
         with contextlib.suppress(GpuguideError):  # of a team that has ended already, or ends now
@@ -124,17 +188,30 @@ def end() -> None:
 
 
 def cases(device: Device) -> list[Keys]:
-    """Return all queries; a processor has none."""
-    return [{"query": name, "rows": ROWS} for name in queries.QUERIES] if device.is_gpu else []
+    """Return all queries at both sizes; a processor has none."""
+    return [{"query": name, "rows": rows} for rows in ROWS for name in queries.QUERIES] if device.is_gpu else []
 
 
+DASK = Contender(
+    lambda device, keys: work_of_dask(keys),
+    ON_GPU,
+    only_once,
+    libraries=("dask-cudf", "duckdb", *CUDF),
+    unavailable_reason=dask_calls.why_not_here,
+)
 TWO_GPU_QUERIES = Benchmark(
     name="two-gpu-queries",
     title="Queries on a Parquet file with two GPUs",
     question="How much faster is a query on two GPUs than on one?",
-    contenders={"polars-gpu": contender("polars-gpu", 1), "polars-gpu-2": contender("polars-gpu-2", 2)},
+    contenders={
+        "polars-gpu": contender("polars-gpu", 1),
+        "polars-gpu-2": contender("polars-gpu-2", 2),
+        "small-pieces": contender("small-pieces", 1, SMALL_PIECE),
+        "small-pieces-2": contender("small-pieces-2", 2, SMALL_PIECE),
+        "dask-cudf-2": DASK,
+    },
     cases=cases,
-    memory=lambda keys: 2 * queries.IN_MEMORY * queries.ROW_BYTES * rows_of(keys),
+    memory=lambda keys: 2 * queries.IN_MEMORY * queries.ROW_BYTES * FILE_ROWS,  # the rest of a larger frame waits
     samples=queries.SAMPLES,
     gpus=2,
     end=end,

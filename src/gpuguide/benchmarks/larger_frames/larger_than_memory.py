@@ -11,9 +11,9 @@ there, but the pieces are exchanged before rows of different pieces meet, so tha
 The sorted rows are written to files, because a result in memory would have to fit.
 
 A file has fewer bytes than a piece of the streaming executor, which then reads whole files. A piece is 2 to 2.6 % of
-the memory. Expected from the executor's source, at any number of copies: ``few-groups`` needs a fifth of the memory,
-``join`` about a third, and ``many-groups`` and ``sort`` nine tenths, because they fill four fifths before they move
-pieces to the host.
+the memory, and with ``streaming-large-limited`` four times as much. Expected from the executor's source, at any number
+of copies, with the smaller pieces: ``few-groups`` needs a fifth of the memory, ``join`` about a third, and
+``many-groups`` and ``sort`` nine tenths, because they fill four fifths before they move pieces to the host.
 
 Every contender runs in a process of its own and must be done by a deadline: a query on a GPU may never come back once
 memory has run out. Results are compared with DuckDB's on the files, times the copies.
@@ -62,6 +62,8 @@ OVER_MEMORY = (FITTING, 1.0, 2.0, 3.0, 4.0)
 """Times the memory that the data is"""
 FEW_OVER_MEMORY = (FITTING, *COMPARED)
 """For the sort, whose files are as large as the data"""
+LARGER = 4
+"""Times the size of a piece, where pieces are large"""
 SAMPLES = 2
 """Few, because the host takes seconds for some queries; the call that is checked warms up"""
 DEADLINE = 60.0
@@ -90,9 +92,16 @@ ENGINES: dict[str, Callable[[int | None], LimitedEngine]] = {
     "polars": HostPolars,
     "in-memory": InMemoryPolars,
     "streaming": StreamingPolars,
+    "streaming-large": lambda limit: StreamingPolars(limit, target_partition_size=large_piece(limit)),
 }
 LIMITED = "-limited"
 """The end of the names of contenders that have the limit"""
+
+
+def large_piece(limit: int | None) -> int:
+    """Return the bytes of a piece that is four times as large as the executor would choose for a limit."""
+    assert limit is not None, "pieces are compared within a limit"
+    return int(LARGER * limited_polars.PARTITION_SHARE * limit)
 
 
 # --- files -----------------------------------------------------------------------------------------------
@@ -382,6 +391,11 @@ def only_at(*sizes: float) -> Callable[[Device, Keys], str | None]:
     return skip_reason
 
 
+def few_sizes(device: Device, keys: Keys) -> str | None:
+    """Return why larger pieces are left out, or ``None`` where they are tried."""
+    return None if keys["over_memory"] in COMPARED else "pieces are compared where whole columns are"
+
+
 def whole_columns(device: Device, keys: Keys) -> str | None:
     """Return why whole columns within the limit are left out, or ``None`` where they are tried."""
     if float(keys["over_memory"]) <= 1:
@@ -442,6 +456,7 @@ LARGER_THAN_MEMORY = Benchmark(
         "in-memory-limited": make_contender("in-memory-limited", whole_columns),
         "streaming": make_contender("streaming", only_at(COMPARED[0])),
         "streaming-limited": make_contender("streaming-limited"),
+        "streaming-large-limited": make_contender("streaming-large-limited", few_sizes),
     },
     cases=cases,
     memory=memory,

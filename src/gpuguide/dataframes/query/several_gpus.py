@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gpuguide.dataframes.libraries import library
+from gpuguide.dataframes.query.gpu_defaults import set_gpu_defaults
 from gpuguide.dataframes.query.limited_polars import why_no_streaming
 
 POOL = 8 * 2**30
@@ -32,11 +33,20 @@ def take_gpu(rank: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = given.split(",")[rank] if given else str(rank)
 
 
-def start_engine(rank: int, world_size: int) -> Any:
-    """Return this process's engine, which ``collect`` takes. Every process must call it, and ask for equal queries."""
+def start_engine(rank: int, world_size: int, **others: Any) -> Any:
+    """Return this process's engine, which ``collect`` takes. Every process must call it, and ask for equal queries.
+
+    Parameters
+    ----------
+    rank, world_size : int
+        Of this process, and how many there are.
+    others : object
+        Further options of ``StreamingOptions``.
+    """
     take_gpu(rank)
+    set_gpu_defaults()
     options = library("cudf_polars.engine.options").StreamingOptions(
-        raise_on_fail=True, memory_resource_config=shared_memory()
+        raise_on_fail=True, memory_resource_config=shared_memory(), **others
     )
     communication = library("cudf_polars.engine.core").resolve_rapidsmpf_options(options.to_rapidsmpf_options())
     return library("cudf_polars.engine.spmd").SPMDEngine(
