@@ -95,7 +95,7 @@ def test_cases_and_what_is_missing_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert DECLARED.cases(devices.cpu()) == []
     cases = DECLARED.cases(devices.fake("h100-sxm"))
     assert {case["query"] for case in cases} == set(queries.QUERIES)
-    assert len(cases) == 2 * len(queries.QUERIES)
+    assert len(cases) == len(queries.QUERIES) + len(two_gpus.LARGER) * len(two_gpus.GROUP_BYS)
     given = [{"query": "q1", "rows": rows} for rows in (ROWS, 4 * ROWS)]
     assert [bool(two_gpus.only_once(devices.fake("h100-sxm"), each)) for each in given] == [False, True]
     assert DECLARED.contenders["polars-gpu-2"].unavailable_reason()  # no GPU here, or no cudf-polars

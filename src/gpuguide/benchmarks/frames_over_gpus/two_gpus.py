@@ -5,7 +5,7 @@ from a process of its own too, with memory of the same kind, so that the number 
 runs the same queries on two GPUs, from the file to a table in the process that asks.
 
 The executor divides columns into pieces, and gives each GPU its share of them. A piece has 1.5 GB by default on a large
-GPU, so that a query that reads less is one GPU's. The contenders with small pieces show what that decides. The larger frame
+GPU, so that a query that reads less is one GPU's. The contenders with small pieces show what that decides. A larger frame
 is several names of one file, which take no more room: it has as many groups as the file.
 """
 
@@ -34,7 +34,9 @@ from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 
 FILE_ROWS = 10**8
-ROWS = (FILE_ROWS, 4 * FILE_ROWS)
+LARGER = (4 * FILE_ROWS, 16 * FILE_ROWS)
+"""Rows of larger frames, which only group-bys read"""
+GROUP_BYS = ("q1", "q2", "q4", "q5", "q3")
 SMALL_PIECE = 100_000_000
 """Bytes of a piece, where pieces are small: the queries read 4 to 32 times as many"""
 DASK_POOL = 0.3
@@ -188,8 +190,11 @@ def end() -> None:
 
 
 def cases(device: Device) -> list[Keys]:
-    """Return all queries at both sizes; a processor has none."""
-    return [{"query": name, "rows": rows} for rows in ROWS for name in queries.QUERIES] if device.is_gpu else []
+    """Return all queries on a file, and group-bys on more rows; a processor has none."""
+    if not device.is_gpu:
+        return []
+    pairs = [*((FILE_ROWS, name) for name in queries.QUERIES), *((rows, name) for rows in LARGER for name in GROUP_BYS)]
+    return [{"query": name, "rows": rows} for rows, name in pairs]
 
 
 DASK = Contender(
