@@ -285,5 +285,5 @@ def test_executors_on_a_gpu_give_duckdbs_answer(name: str, monkeypatch: pytest.M
             assert found.pop("in-memory-limited") == "out-of-memory"
         if name == "sort":
             found.pop("streaming-limited")  # it may run out of memory
-        found.pop("streaming-large-limited", None)  # it may, too
+        assert found.pop("streaming-large-limited", "ok") in ("ok", "out-of-memory"), over
         assert set(found.values()) <= {"ok"}, over
