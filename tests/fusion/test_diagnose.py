@@ -187,7 +187,7 @@ def test_without_a_gpu() -> None:
         diagnose(lambda: 1, MACHINE)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(alone=True)
 def test_on_a_gpu() -> None:
     small = [torch.rand(2**12, device="cuda") for _ in range(3)]
     found = diagnose(lambda: reference.tanh_chain(*small))

@@ -67,10 +67,11 @@ def test_a_call_that_is_slow_to_launch_is_timed_on_the_gpu_alone() -> None:
     assert medians[0] == pytest.approx(medians[1], rel=0.05)
 
 
-def test_a_quick_run_of_every_benchmark_is_correct() -> None:
-    device = devices.current()
-    benchmarks = [declarations.get(name) for name in declarations.names()]
-    outcome = runner.run(benchmarks, device, None, quick=True)
+@pytest.mark.gpu  # beside others, because its times are not looked at
+@pytest.mark.apart
+@pytest.mark.parametrize("name", declarations.names())
+def test_a_quick_run_is_correct(name: str) -> None:
+    outcome = runner.run([declarations.get(name)], devices.current(), None, quick=True)
     cases = [case for record in outcome.records for case in record.cases]
     assert {case.status for case in cases} <= {"ok", "skipped"}, [case for case in cases if case.status != "ok"]
     assert all(case.correct == "yes" for case in cases if case.status == "ok")

@@ -272,6 +272,7 @@ def test_an_older_engine_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.gpu
 @pytest.mark.needs("cudf")
+@pytest.mark.apart
 @every_query
 def test_executors_on_a_gpu_give_duckdbs_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if why := limited_polars.why_no_streaming():

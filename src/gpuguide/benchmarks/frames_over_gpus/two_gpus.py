@@ -4,9 +4,9 @@ Each process reads a part of the file, and the last one that has its part of the
 from a process of its own too, with memory of the same kind, so that the number of GPUs is all that differs. Dask-cuDF
 runs the same queries on two GPUs, from the file to a table in the process that asks.
 
-The executor divides columns into pieces, and gives each GPU its share of them. A piece has 1.5 GB by default on a large
-GPU, so that a query that reads less is one GPU's. The contenders with small pieces show what that decides. A larger frame
-is several names of one file, which take no more room: it has as many groups as the file.
+The executor divides columns into pieces, and gives each GPU its share of them. A piece has 1.5 GB by default on a
+large GPU, so that a query that reads less is one GPU's. The contenders with small pieces show what that decides. A
+larger frame is several names of one file, which take no more room: it has as many groups as the file.
 """
 
 from __future__ import annotations

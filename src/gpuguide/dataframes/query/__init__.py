@@ -25,6 +25,7 @@ from gpuguide.dataframes.query.choice import (
     free_memory,
     where_to_run,
     why_not_here,
+    why_refused,
 )
 from gpuguide.dataframes.query.cudf_calls import CuDFCalls
 from gpuguide.dataframes.query.join_size import check_joins
@@ -142,6 +143,8 @@ class Query(Chain):
         if why := why_not_here(engine):
             here = [other for other in ENGINES if why_not_here(other) is None]
             raise GpuguideError(f"{why}. Engines that can run here: {', '.join(here) or 'none'}.")
+        if why := why_refused(engine, self):
+            raise GpuguideError(why)
         check_joins(self, free_memory(engine))
         try:
             return finish(self.compute(engine), self.schema)

@@ -31,8 +31,8 @@ from gpuguide.dataframes.cost.sizes import ROOM
 from gpuguide.dataframes.data import KEYS, ROWS_AN_ID
 from gpuguide.dataframes.operations import THRESHOLD
 from gpuguide.dataframes.query.source import Source, Statistics
-from gpuguide.dataframes.query.steps import Chain, Filter, Join, Search, Sort, Window
-from gpuguide.dataframes.query.types import Schema, kind
+from gpuguide.dataframes.query.steps import Chain, Filter, GroupBy, Join, Search, Sort, Window
+from gpuguide.dataframes.query.types import Schema, column_kind, kind
 from gpuguide.errors import GpuguideError
 
 ENGINES = ("polars", "duckdb", "cudf", "polars-gpu")
@@ -122,7 +122,7 @@ def where_to_run(
     if not (from_files := bool(seconds)):
         seconds, copies = predict_in_memory(steps, read, written, machine, among)
     gpu_bytes = read + max((step.rows * _room(step) for step in steps), default=0.0)
-    refused = {}
+    refused = {engine: why for engine in among if (why := why_refused(engine, query))}
     if gpu_memory is not None and gpu_bytes > gpu_memory:
         refused["cudf"] = (
             f"The query needs about {gpu_bytes / 2**30:.1f} GiB on the GPU, and {gpu_memory / 2**30:.1f} GiB are free."
@@ -206,14 +206,14 @@ def bytes_read(query: Chain) -> float:
 
 def choose(query: Chain, *, machine: MachineParameters | None) -> QueryChoice:
     """Return the choice among the engines that can run here."""
-    here = [engine for engine in ENGINES if why_not_here(engine) is None]
+    here = [engine for engine in ENGINES if why_not_here(engine) is None and why_refused(engine, query) is None]
     if not here:
         raise GpuguideError(f"No engine can run here: {why_not_here('polars')}.")
-    free = free_memory("cudf") if "cudf" in here else None
+    free = free_memory("cudf") if {*ON_GPU}.intersection(here) else None
     if machine is not None:
         return where_to_run(query, machine=machine, gpu_memory=free, among=here)
     if free is not None and query.source.rows >= cost.RULE_ROWS:
-        fits = 2 * query.source.bytes(query.columns_read) <= free
+        fits = "cudf" in here and 2 * query.source.bytes(query.columns_read) <= free
         if fits or "polars-gpu" in here:
             engine = "cudf" if fits else "polars-gpu"
             return QueryChoice(engine, f"There are at least {cost.RULE_ROWS:,} rows, and a GPU.")
@@ -383,6 +383,21 @@ def _room(step: StepEstimate) -> float:
 def why_not_here(engine: str) -> str | None:
     """Return why an engine of a query cannot run here, or ``None`` if it can."""
     return available.why_not_here(engine) or (explain_polars_version() if engine == "polars-gpu" else None)
+
+
+def why_refused(engine: str, query: Chain) -> str | None:
+    """Return why an engine cannot run a query wherever it is installed, or ``None`` if it can.
+
+    cuDF's groups are named by an index, which cannot hold decimals.
+    """
+    if engine != "cudf":
+        return None
+    steps = [(schema, step) for chain in (query, *_joined(query)) for schema, step in chain.steps]
+    for schema, step in steps:
+        for key in step.keys if isinstance(step, GroupBy) else ():
+            if column_kind(schema, key) == "decimal":
+                return f"cuDF cannot group by the decimals of {key!r}. Cast them to integers, or use another engine."
+    return None
 
 
 def explain_polars_version() -> str | None:

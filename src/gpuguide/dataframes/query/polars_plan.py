@@ -42,18 +42,31 @@ def collect(plan: Any, engine: str, **options: Any) -> Any:
 
 
 def scan(source: Source, columns: Sequence[str]) -> Any:
-    """Return the beginning of a plan: NaN becomes a missing value, and a dictionary's codes become text."""
+    """Return the beginning of a plan: NaN becomes a missing value, and a dictionary of text is text."""
     polars = library("polars")
-    if source.paths:
-        frame = polars.scan_parquet(list(source.paths), glob=False).select(columns)
-    else:
-        frame = polars.from_arrow(source.table.select(list(columns))).lazy()
-    is_dictionary, types = library("pyarrow").types.is_dictionary, source.schema
-    floats = [name for name in columns if kind(types[name]) == "float"]
-    texts = [name for name in columns if is_dictionary(types[name]) and kind(types[name]) == "text"]
-    return frame.with_columns(
-        *(polars.col(name).fill_nan(None) for name in floats), *(polars.col(name).cast(polars.String) for name in texts)
+    frame = (
+        scan_files(source, columns) if source.paths else polars.from_arrow(source.table.select(list(columns))).lazy()
     )
+    floats = [name for name in columns if kind(source.schema[name]) == "float"]
+    return frame.with_columns(polars.col(name).fill_nan(None) for name in floats)
+
+
+def scan_files(source: Source, columns: Sequence[str]) -> Any:
+    """Return a plan that reads columns of files.
+
+    A dictionary of text is ``Categorical`` to Polars, which cudf-polars does not know, but text in the file.
+    """
+    polars, types = library("polars"), source.schema
+    is_dictionary = library("pyarrow").types.is_dictionary
+    texts = [name for name in columns if is_dictionary(types[name]) and kind(types[name]) == "text"]
+    options = {}
+    if texts:
+        held = polars.scan_parquet(source.paths[0], glob=False).collect_schema()
+        read_as_text = [name for name in texts if held[name] == polars.Categorical]
+        options["schema"] = {**held, **dict.fromkeys(read_as_text, polars.String)}
+        options["cast_options"] = polars.ScanCastOptions(categorical_to_string="allow")
+    frame = polars.scan_parquet(list(source.paths), glob=False, **options).select(columns)
+    return frame.with_columns(polars.col(name).cast(polars.String) for name in texts)  # an Enum is none yet
 
 
 def add_step(frame: Any, step: Step, schema: Schema) -> Any:
