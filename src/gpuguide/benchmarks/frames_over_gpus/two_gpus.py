@@ -1,8 +1,9 @@
 """The queries of ``frame-queries`` on two GPUs and on one, by the same executor of Polars.
 
 Each process reads a part of the file, and the last one that has its part of the result counts. The one GPU is used
-from a process of its own too, with memory of the same kind, so that the number of GPUs is all that differs. Dask-cuDF
-runs the same queries on two GPUs, from the file to a table in the process that asks.
+from a process of its own too, with memory of the same kind, so that the number of GPUs and of their processes, each
+with its threads that read files, is all that differs. Dask-cuDF runs the same queries on two GPUs, with its default
+partitions, from the file to a table in the process that asks.
 
 The executor divides columns into pieces, and gives each GPU its share of them. A piece has 1.5 GB by default on a
 large GPU, so that a query that reads less is one GPU's. The contenders with small pieces show what that decides. A
