@@ -1,14 +1,15 @@
-"""Means over ranks by copies between GPUs, which leave the multiprocessors to the backward pass.
+"""Means over ranks by copies between GPUs instead of NCCL's kernels.
 
-NCCL's all-reduce is a kernel, and takes multiprocessors from the matmuls that it runs beside. Copies between GPUs are
-made by *copy engines* instead. Each rank owns a part of the message::
+NCCL's all-reduce is a kernel, and takes multiprocessors from the matmuls that it runs beside. Copies between GPUs can
+be made by *copy engines* instead, and only the average and the barriers are kernels. Each rank owns a part of the
+message::
 
     copy      its part of the others' messages       a reduce-scatter in one step
     average   the parts, the only step that computes
     copy      the others' parts, once they are means  an all-gather in one step
 
 A rank receives ``2 (n − 1) / n`` of the message's bytes, as in a ring. Between the steps all ranks wait for each other,
-on a stream beside that of the backward pass.
+on a stream beside that of the backward pass. They wait without a time limit, so a rank that is dead hangs the others.
 
 Source: PyTorch, "Note: low-contention collectives", ``torch/distributed/_symmetric_memory/__init__.py``.
 """

@@ -148,8 +148,8 @@ class Buckets:
         Format that gradients are added up in: ``torch.bfloat16`` halves the bytes, and rounds each gradient and each
         sum to 8 bits. That of each gradient if left out.
     by_copies : bool
-        Average by copies between GPUs instead of NCCL's kernels: see :mod:`gpuguide.collectives.copied`. All ranks must
-        be GPUs of one machine that can read each other's memory.
+        Average by copies between GPUs instead of NCCL's kernels: see :mod:`gpuguide.collectives.copied`. All GPUs must
+        be in one machine and able to read each other's memory. Ranks on the CPU exchange the same parts by Gloo.
     group : torch.distributed.ProcessGroup, optional
         The ranks; all of them if none is given.
 
