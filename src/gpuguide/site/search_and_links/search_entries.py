@@ -273,7 +273,9 @@ def sections(app: Sphinx, docname: str, page: str, places: dict[str, SearchPlace
 
 
 def _is_listed_elsewhere(docname: str, link: nodes.reference) -> bool:
-    """Return whether an entry of a table of contents is a name of the API reference, or a GPU, which have entries."""
+    """Return whether an entry of a table of contents is one of what has entries: GPUs, claims, names of the API."""
+    if link.astext() == "Claims checked":
+        return True
     if docname == HARDWARE:
         return str(link["anchorname"]).startswith("#gpu-")
     return str(link["anchorname"]).startswith(("#gpuguide.", "#module-gpuguide"))
