@@ -51,7 +51,7 @@ class CopiedMeans:
         self._handles: dict[int, Any] = {}
         """Of each message, by its address"""
         self._received: dict[torch.dtype, torch.Tensor] = {}
-        """Room for a part of each other rank, which all messages of a format share"""
+        """Receive buffers, one part for each other rank, which all messages of a dtype share"""
         self._side: torch.cuda.Stream | None = None
 
     def zeros(self, count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
