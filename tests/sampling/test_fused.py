@@ -183,11 +183,11 @@ def thresholds_lie_in_their_brackets(device: str) -> None:
     for name, rows in kinds.items():
         for p in (0.1, 0.5, 0.9, 0.99):
             settings = SamplingSettings(temperature=0.8, top_p=p)
-            _, low, high, _ = nucleus.choose_brackets(rows, settings).unbind(-1)
+            low, high = nucleus.choose_brackets(rows, settings)[:, 1:3].unbind(-1)
             inside = (rows >= low.unsqueeze(-1)) & (rows < high.unsqueeze(-1))
             smallest = rows.where(kept_by_sort(rows, settings), torch.inf).amin(dim=-1)
             assert bool(((smallest >= low) & (smallest < high)).all()), (name, p, smallest, low, high)
-            assert int(inside.sum(dim=-1).max()) <= nucleus.CAPACITY // 2, (name, p, inside.sum(dim=-1))
+            assert int(inside.sum(dim=-1).max()) <= nucleus.CAPACITY * 3 // 4, (name, p, inside.sum(dim=-1))
 
 
 def transformers_keeps_the_same(device: str) -> None:
@@ -244,30 +244,26 @@ def test_kernels_are_compiled_for_hopper() -> None:
 def compile_all() -> None:
     from gpuguide.sampling import fused, nucleus
 
-    with_top_p = {"WITH_TOP_P": True, "SEGMENT": 256, "SLOTS": 32}
-    without = {"WITH_TOP_P": False, "SEGMENT": 1, "SLOTS": 32}
-    for constants in (with_top_p, without):
-        kernels = nucleus.survey_kernel, nucleus.race_kernel, nucleus.finish_kernel, fused.gumbel_max_kernel
-        for kernel in kernels:
-            compile_kernel(kernel, constants)
+    for kernel in nucleus.survey_kernel, nucleus.race_kernel, nucleus.finish_kernel, fused.gumbel_max_kernel:
+        compile_kernel(kernel)
 
 
-def compile_kernel(kernel: Any, constants: dict[str, int]) -> None:
+def compile_kernel(kernel: Any) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    constants = constants | {"BRACKET": 2048, "BINS": 64, "FEW": 512, "CHUNK": 1024, "BLOCK": 4096}
+    constants = {"BRACKET": 2048, "BINS": 64, "SLOTS": 32, "BLOCK": 4096, "CHUNK": 1024, "FEW": 3072, "THREADS": 128}
+    constants |= {"TILES": 2, "CAPACITY": 4096, "WORDS": 4096, "PAIRS": 256}
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     types = {"logits": "*bf16", "brackets": "*fp64"}
     types |= dict.fromkeys(("seeds", "steps", "tokens"), "*i64")
     types |= dict.fromkeys(("temperature", "p", "log_min_p"), "i64")
-    types |= dict.fromkeys(("lowest", "maxima", "sums", "rests", "masses", "partials"), "*fp32")
-    types |= dict.fromkeys(("piece_bests", "candidate_values"), "*fp32")
-    types |= dict.fromkeys(("counts", "finished_pieces", "piece_winners", "candidate_counts"), "*i32")
-    types |= dict.fromkeys(("candidate_columns", "certain_counts", "certain_columns"), "*i32")
+    types |= dict.fromkeys(("lowest", "maxima", "sums", "rests", "masses", "partials", "value_workspace"), "*fp32")
+    types |= dict.fromkeys(("counts", "finished_pieces", "piece_winners", "column_workspace"), "*i32")
+    types["bits"] = "*i32" if "words" in kernel.arg_names else "*i16"
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
-    options = {"num_warps": 16 if "lowest" in signature else 8}
+    options = {"num_warps": 8 if "lowest" in signature else 4}
     triton.compile(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32), options=options)
 
 

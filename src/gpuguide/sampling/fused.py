@@ -29,7 +29,7 @@ import triton.language as tl
 from gpuguide.logits.fused import RowSplit, as_rows, register_limit
 from gpuguide.sampling.gumbel import first_argmax, keep_better, log2_scale, perturb_logits
 from gpuguide.sampling.kernel_arguments import as_bits
-from gpuguide.sampling.nucleus import CHUNK, RACE_REGISTERS, RACED, sample_from_threshold
+from gpuguide.sampling.nucleus import sample_from_threshold
 from gpuguide.sampling.reference import NO_TOKEN, SamplingSettings
 from gpuguide.sampling.search import (
     INFINITY,
@@ -56,6 +56,12 @@ LONG_BLOCK = 8192
 """Logits per block where the row is read again and again"""
 RARE_BLOCK = 2048
 """Logits per block where that happens only if logits tie, and other data needs the registers"""
+RACED = 2048
+"""Logits that a program perturbs if everything is kept"""
+CHUNK = 512
+"""Logits that it perturbs at once"""
+RACE_REGISTERS = 64
+"""Registers of a thread that perturbs. With so many, eight programs of 128 threads share a multiprocessor."""
 NOTHING = tl.constexpr(NO_TOKEN)
 
 

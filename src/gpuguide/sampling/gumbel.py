@@ -58,6 +58,18 @@ def approximate_log2(x):
 
 
 @triton.jit
+def approximate_exp2(x):
+    """Return the power of 2 by the processor's instruction; a result below the normal numbers becomes zero."""
+    if CAN_HIDE:
+        power = tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        power = tl.exp2(x)
+    return power
+
+
+@triton.jit
 def exponential_variates(words):
     """Map random words to exponentially distributed numbers of mean one: ``-log(1 - u)``, with ``u`` in (0, 1)."""
     u = tl.minimum((words.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.99999994)  # so that the result is finite
