@@ -37,7 +37,7 @@ UNLIMITED = [
 ACCEPTED_MASS = 1e-6
 """How far from p the sum may lie at which a sum in fp32 cuts"""
 SEED_OF_LARGEST_WORD, SEED_OF_ZERO = 2189433366, 4320717320
-"""With these the random word of token 1 at step 0 is the largest there is, and zero"""
+"""With these the random word of token 4 at step 0 is the largest there is, and zero"""
 
 
 def rows_of(vocab: int, device: str, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -167,9 +167,10 @@ def numbers_at_the_ends(device: str) -> None:
     for settings in (SamplingSettings(5e-324), SamplingSettings(5e-324, top_k=5), SamplingSettings(5e-324, top_p=0.9)):
         assert torch.equal(draw(normal, settings)[0], normal.argmax(dim=-1)), settings
     seeds = torch.tensor([SEED_OF_ZERO, SEED_OF_LARGEST_WORD], device=device)
-    rows = torch.tensor([[15.0, 0.0], [-torch.inf, 0.0]], device=device)
+    rows = torch.full((2, 5), -torch.inf, device=device)
+    rows[0, 0], rows[:, 4] = 15.0, 0.0
     for settings in (SamplingSettings(), SamplingSettings(min_p=1e-9), SamplingSettings(top_p=0.9999999)):
-        assert fused.draw(rows, seeds, torch.tensor(0, device=device), settings)[0].tolist() == [1, 1], settings
+        assert fused.draw(rows, seeds, torch.tensor(0, device=device), settings)[0].tolist() == [4, 4], settings
 
 
 def thresholds_lie_in_their_brackets(device: str) -> None:

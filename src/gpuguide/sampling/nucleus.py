@@ -43,7 +43,7 @@ from gpuguide.sampling.gumbel import (
     keep_better,
     log2_scale,
     perturb_logits,
-    random_words,
+    words_of_neighbours,
 )
 from gpuguide.sampling.kernel_arguments import as_bits
 from gpuguide.sampling.reference import NO_TOKEN, SamplingSettings
@@ -287,6 +287,7 @@ def race_kernel(
     scale = tl.load(brackets + 6).to(tl.float32)
     seed, step = tl.load(seeds + row), tl.load(steps)
     group, neighbour = tl.arange(0, 4)[:, None, None], tl.arange(0, 4)[None, None, :]
+    group_of_quarters = tl.arange(0, 4)[:, None] * THREADS
     mass = tl.zeros([THREADS], tl.float32)
     for tile in range(TILES):
         following = load_tile(logits, tl.where(tile + 1 < TILES, first + tile + 1, first), vocab_size, THREADS)
@@ -295,8 +296,9 @@ def race_kernel(
         # -- compare the upper 23 bits of u with those of the limit; one more makes up for rounding
         earliest = tl.zeros([4, THREADS, 4], tl.int32)
         if is_dense:
-            columns = (first + tile) * (16 * THREADS) + tile_lanes(THREADS)
-            earliest = (random_words(seed, columns, step) >> 9).to(tl.int32)
+            quarters = (first + tile) * (4 * THREADS) + group_of_quarters + tl.arange(0, THREADS)[None, :]
+            words = tl.reshape(words_of_neighbours(seed, quarters, step), [4, THREADS, 4])
+            earliest = (words >> 9).to(tl.int32)
         in_time = earliest + FIXED_BITS <= (weights * (latest * FIXED * 1.0001) + (FIXED + 1)).to(
             tl.int32, bitcast=True
         )
