@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -66,6 +67,7 @@ def narrow() -> Llama:
 PARTS_OF_KEYS = {"SMALLEST_PART": 16 * PAGE, "PROGRAMS_PER_PROCESSOR": 8}
 PAGE_BY_PAGE = {"AT_ONCE": 1, "AT_ONCE_OF_FEW": 1}
 TWO_PAGES = {"AT_ONCE": 2 * 16 * PAGE, "AT_ONCE_OF_FEW": 2 * 16 * PAGE}
+LONG = {"LONG_PART": 1, "SMALLEST_PART": 16 * PAGE}
 PARTS_OF_VECTORS = {"LONGEST_PART": 128}
 TOGETHER = {"LARGEST_GEMV": 0}
 ONE_TOKEN = {
@@ -76,6 +78,8 @@ ONE_TOKEN = {
     "llama, none shares": lambda: Case(llama(heads=3, kv_heads=3), lengths=[129], constants=PARTS_OF_KEYS | TWO_PAGES),
     "llama, page by page": lambda: Case(llama(heads=3, kv_heads=3), lengths=[129], constants=PAGE_BY_PAGE),
     "llama, two pages at a time": lambda: Case(llama(heads=3, kv_heads=3), lengths=[130], constants=TWO_PAGES),
+    "llama, pages ahead": lambda: Case(llama(), lengths=[3 * PAGE], constants=LONG | PAGE_BY_PAGE),
+    "llama, two pages ahead": lambda: Case(llama(), lengths=[3 * PAGE + 9], constants=LONG | TWO_PAGES),
     "gpt2 in 8 bits": lambda: Case(gpt2(heads=1, hidden=64), "int8", lengths=[65]),
     "llama in 8 bits": lambda: Case(llama(heads=3, kv_heads=1, hidden=48), "int8", lengths=[1]),
     "gpt2 in 4 bits": lambda: Case(gpt2(), "int4", 32, lengths=[128]),
@@ -105,6 +109,7 @@ SEVERAL_TOKENS = {
     ),
     "rows that repeat": lambda: Case(llama(), rows=[1, 1, 1, 0, 2, 2], constants=PARTS_OF_KEYS | TWO_PAGES),
     "rows that repeat, none shares": lambda: Case(gpt2(), rows=[0, 0, 0, 1], constants=PARTS_OF_KEYS),
+    "pages ahead": lambda: Case(llama(heads=3, kv_heads=1, hidden=48), rows=[3, 0], constants=LONG | PAGE_BY_PAGE),
     "inputs in parts": lambda: Case(llama(heads=2, kv_heads=1, hidden=32, inner=1100, layers=2), rows=[0, 1, 2]),
     "inputs in parts, 4 bits": lambda: Case(gpt2(heads=2, hidden=32, layers=2), "int4", 32, rows=[0, 1, 2]),
     "gpt2 in 8 bits": lambda: Case(gpt2(), "int8", rows=range(5), lengths=[*BORDERS, 7]),
@@ -219,6 +224,7 @@ def check_that_limits_are_reached(step: Any, case: Case) -> None:
     """Assert that a case tests what its name says."""
     from gpuguide.inference import fused
 
+    assert step.attention.tiling.ahead == ("LONG_PART" in case.constants)
     if "SMALLEST_PART" in case.constants:
         assert step.attention.tiling.parts > 1
     if "LONGEST_PART" in case.constants:
@@ -398,7 +404,7 @@ def test_a_gpu_has_work_for_all_its_processors() -> None:
     from gpuguide.inference.fused.attention import tiling_for
 
     def parts(count: int, kv_heads: int, capacity: int, head_dim: int = 64) -> int:
-        return tiling_for(count, kv_heads, head_dim, capacity, processors=132).parts
+        return tiling_for(count, kv_heads, head_dim, capacity, processors=132, shared_numbers=0).parts
 
     assert parts(count=1, kv_heads=8, capacity=8192) == 32  # no part below 256 keys
     assert parts(count=1, kv_heads=8, capacity=4096, head_dim=128) == 32  # nor below 128 of twice the size
@@ -415,10 +421,67 @@ def test_of_few_programs_each_takes_more_keys_at_a_time() -> None:
     from gpuguide.inference.fused.attention import tiling_for
 
     def block(count: int, head_dim: int) -> int:
-        return tiling_for(count, 12, head_dim, capacity=320, processors=132).block
+        return tiling_for(count, 12, head_dim, capacity=320, processors=132, shared_numbers=0).block
 
     assert [block(1, head_dim) for head_dim in (16, 64, 128, 512)] == [256, 256, 128, PAGE]
     assert [block(32, head_dim) for head_dim in (16, 64, 128, 512)] == [256, 128, PAGE, PAGE]
+
+
+@needs_triton
+def test_long_sequences_get_one_program_for_each_processor() -> None:
+    from gpuguide.inference.fused.attention import DecodeTiling, tiling_for
+
+    def tiling(
+        count: int, kv_heads: int, capacity: int, head_dim: int = 128, numbers: int = 227 * 2**9
+    ) -> DecodeTiling:
+        return tiling_for(count, kv_heads, head_dim, capacity, processors=132, shared_numbers=numbers)
+
+    assert tiling(count=1, kv_heads=8, capacity=16384) == DecodeTiling(16, PAGE, 4, ahead=True)
+    assert tiling(count=8, kv_heads=8, capacity=2048) == DecodeTiling(2, PAGE, 4, ahead=True)
+    assert tiling(count=1, kv_heads=4, capacity=2**20).parts == 32  # not 33, which the last program would hold as 64
+    assert tiling(count=1, kv_heads=8, capacity=2**20, head_dim=64).block == 2 * PAGE  # as many numbers
+    assert not tiling(count=1, kv_heads=8, capacity=8192).ahead  # too short
+    assert not tiling(count=8, kv_heads=32, capacity=2**20).ahead  # more heads than processors
+    assert not tiling(count=1, kv_heads=8, capacity=2**20, numbers=99 * 2**9).ahead  # too little shared memory
+    assert not tiling(count=1, kv_heads=8, capacity=2**20, head_dim=256).ahead
+
+
+@needs_triton
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_keys_of_a_long_sequence_are_loaded_ahead(head_dim: int) -> None:
+    interpreted.run(__file__, f"compiled_for_hopper({head_dim})", interpret=False)
+
+
+def compiled_for_hopper(head_dim: int) -> None:
+    """While a block is multiplied, keys and values of the next two are under way."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from gpuguide.inference.fused.attention import attend_kernel, tiling_for
+
+    tiling = tiling_for(1, 8, head_dim, capacity=2**20, processors=132, shared_numbers=2**17)
+    assert tiling.ahead
+    constants = {"KV_HEADS": 8, "GROUP": 4, "GROUP_PAD": 16, "HEAD_DIM": head_dim, "PAGE": PAGE, "PDL": False}
+    constants |= {"BLOCK": tiling.block, "PARTS": tiling.parts, "PARTS_PAD": tiling.parts, "STAGES": tiling.stages}
+    constants["AHEAD"] = True
+    types = dict.fromkeys(["queries", "keys", "values", "out"], "*bf16")
+    types |= dict.fromkeys(["partial", "statistics"], "*fp32") | dict.fromkeys(["table", "counters"], "*i32")
+    types |= dict.fromkeys(["cache_rows", "positions"], "*i64") | {"table_width": "i32", "scale": "fp32"}
+    names = attend_kernel.arg_names
+    signature = {name: "constexpr" if name in constants else types[name] for name in names}
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(names)
+        if name not in constants and name != "scale"
+    }
+    built = triton.compile(
+        ASTSource(attend_kernel, signature, constants, aligned),
+        target=GPUTarget("cuda", 90, 32),
+        options={"num_warps": 4},
+    )
+    assert re.search(r"cp\.async\.wait_group\s+4;", built.asm["ptx"])
+    assert built.metadata.shared <= 227 * 2**10
 
 
 # --- whole texts, on a GPU -------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ SIZES = {
     "one row": (3, 1, 32),
     "odd rows, columns and tokens": (5, 67, 141),
     "one column more than a group": (2, 33, 129),
+    "more tokens than eight": (9, 67, 300),
     "more tokens than a tile": (65, 19, 40),
 }
 """Tokens, outputs and inputs"""
@@ -87,7 +88,8 @@ def compare_with_pairs(name: str) -> None:
         patch.setattr(packed_gemm, "mask_and_set", mask_and_set)
         patch.setattr(packed_gemm, "subtract_pairs", subtract_pairs)
         patch.setattr(step, "unpacks_exactly", lambda like: False)
-        compare("odd rows, columns and tokens", name, "float16", "cpu", 1e-6)
+        for size in ("odd rows, columns and tokens", "more tokens than eight"):
+            compare(size, name, "float16", "cpu", 1e-6)
 
 
 def as_array(words: Any) -> Any:
@@ -113,7 +115,10 @@ def test_unpacked_weights_stay_in_registers(bits: int) -> None:
 
 
 def compiled_for_hopper(bits: int) -> None:
-    """Two weights take one subtraction, tensor cores read them from registers, and two programs fit together."""
+    """Two weights take one subtraction, tensor cores read them from registers, and two programs fit together.
+
+    With 4 bits they read the inputs where these arrived in shared memory.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -135,4 +140,6 @@ def compiled_for_hopper(bits: int) -> None:
     code = built.asm["ptx"]
     assert code.count("sub.rn.bf16x2") == sizes["ROWS"] * sizes["BLOCK"] // 2 // threads
     assert re.search(r"wgmma\.mma_async\S+\s+\{[^}]*\},\s*\{", code), "the left operand is no list of registers"
+    block = built.asm["ttgir"].split("scf.for")[1].split("scf.yield")[0]
+    assert ("ttg.local_alloc %" in block) == (bits == 8), "inputs are stored again, or no longer reordered"
     assert built.metadata.shared <= 113 * 1024

@@ -14,6 +14,9 @@ from gpuguide.measure.benchmark import Work
 
 pytestmark = pytest.mark.gpu(alone=True)
 
+ALONE = ("attention-traffic", "gpu-metrics")
+"""Benchmarks whose quick run is not right beside other tests: counters of a GPU serve one program at a time"""
+
 
 @pytest.mark.parametrize("contender", ["matmul-bf16", "copy"])
 def test_times_agree_with_do_bench(contender: str) -> None:
@@ -67,9 +70,10 @@ def test_a_call_that_is_slow_to_launch_is_timed_on_the_gpu_alone() -> None:
     assert medians[0] == pytest.approx(medians[1], rel=0.05)
 
 
-@pytest.mark.gpu  # beside others, because its times are not looked at
 @pytest.mark.apart
-@pytest.mark.parametrize("name", declarations.names())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.gpu(alone=name in ALONE)) for name in declarations.names()]
+)
 def test_a_quick_run_is_correct(name: str) -> None:
     outcome = runner.run([declarations.get(name)], devices.current(), None, quick=True)
     cases = [case for record in outcome.records for case in record.cases]

@@ -6,7 +6,8 @@ layers, the loss in chunks, clipping, and AdamW in one kernel. A step's time is 
 * ``one-gpu``: the first rank trains by itself, and the others do nothing.
 * ``ddp-static``: DDP in its fastest setting; ``flat``: one message after the backward pass.
 * ``gpuguide``: :class:`gpuguide.collectives.Buckets`; ``gpuguide-bf16`` adds up in bf16, and ``gpuguide-rows`` gathers
-  the gradient of the embedding's rows.
+  the gradient of the embedding's rows. ``gpuguide-copied`` averages by copies between GPUs instead of NCCL's kernels,
+  and ``gpuguide-copied-rows`` gathers the rows, too.
 * ``gpuguide-few``: buckets whose sums NCCL makes with at most :data:`FEW` blocks, so that fewer processors of the GPU
   are taken from the backward pass.
 """
@@ -43,6 +44,10 @@ WARM_UP = 16
 """Steps before the loss must have fallen: the first ones of AdamW may raise it"""
 FEW = 4
 """Blocks of NCCL, where they are limited"""
+WITH_ROWS = ("gpuguide-rows", "gpuguide-copied-rows")
+"""Contenders that gather the gradient of the embedding's rows"""
+COPIED = ("gpuguide-copied", "gpuguide-copied-rows")
+"""Contenders that average by copies between GPUs"""
 
 
 # --- in the process of each rank -------------------------------------------------------------------------
@@ -79,7 +84,7 @@ def set_up_or_raise(
 def make(member: Member, name: str, batch: int, seq_len: int, config: GPT2Config, compiled: bool) -> TrainingStep:
     """Return a contender's step."""
     made = model(config, str(member.device))
-    if name == "gpuguide-rows":
+    if name in WITH_ROWS:
         made.token_embedding = GatheredEmbedding(made.token_embedding)  # type: ignore[assignment]
     if compiled:
         for block in made.blocks:
@@ -101,6 +106,8 @@ def in_buckets(name: str, made: GPT2) -> Callable[[bool], AbstractContextManager
     more: dict[str, Any] = {}
     if name == "gpuguide-bf16":
         more["dtype"] = torch.bfloat16
+    if name in COPIED:
+        more["by_copies"] = True
     if name == "gpuguide-few":
         more["group"] = with_few_blocks(made.head.weight.device)
     return Buckets(made, **more).synchronised
@@ -162,7 +169,10 @@ def bytes_needed(keys: Keys) -> float:
     return float(20 * parameter_count(SHAPE) * len(NAMES) + tokens * SHAPE.layers * SHAPE.hidden * 80 + 2**32)
 
 
-NAMES = ("one-gpu", "ddp-static", "flat", "gpuguide", "gpuguide-bf16", "gpuguide-rows", "gpuguide-few")
+NAMES = (
+    *("one-gpu", "ddp-static", "flat", "gpuguide", "gpuguide-bf16", "gpuguide-rows"),
+    *("gpuguide-copied", "gpuguide-copied-rows", "gpuguide-few"),
+)
 
 GPU_SCALING = Benchmark(
     name="gpu-scaling",

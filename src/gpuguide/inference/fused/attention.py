@@ -5,9 +5,10 @@ would leave most of the GPU idle, so the keys of each head are split into parts,
 running maximum, a sum and a weighted sum of values, as :mod:`gpuguide.attention.tiled` explains. The last program of a
 head to finish, according to a counter, adds the parts up.
 
-All programs should run at once, because a few that start late would take as long again. So there are at most two for
-each multiprocessor, and each takes as many keys at a time as it can hold. With more heads than that, programs run in
-many rounds and keep the memory busy together, each with fewer keys.
+All programs should run at once, because a few that start late would take as long again. Long sequences get one program
+for each multiprocessor, which loads the next keys while it multiplies. Shorter ones get up to two, and each takes as
+many keys at a time as it can hold. With more heads than that, programs run in many rounds and keep the memory busy
+together, each with fewer keys.
 
 Source: T. Dao et al., "Flash-Decoding for long-context inference", 2023, https://pytorch.org/blog/flash-decoding/.
 """
@@ -29,6 +30,10 @@ ADDED_AT_ONCE = tl.constexpr(2**14)
 """Numbers that a program holds while it adds parts up: all parts of as many heads as fit"""
 PROGRAMS_PER_PROCESSOR = 2
 """Programs that each of the GPU's multiprocessors holds at once, with as many keys as they can have"""
+LONG_PART = 2**17
+"""Numbers in the keys of a part from which one program for each multiprocessor was measured to be faster than two"""
+STAGES_ALONE = 4
+"""Stages of the pipeline of one program for each multiprocessor: one less than this are blocks in flight"""
 FEWEST_ROWS = 16
 """Rows of a matmul on tensor cores: query heads that share a KV head are padded to as many, which costs no time"""
 SMALLEST_PART = 2**14
@@ -36,7 +41,8 @@ SMALLEST_PART = 2**14
 MOST_PARTS = 64
 """Parts that the last program of a head adds up at most"""
 AT_ONCE, AT_ONCE_OF_FEW = 2**13, 2**14
-"""Numbers in the keys that a program takes at a time: of many programs, and of so few that all run at once"""
+"""Numbers in the keys that a program takes at a time: of many programs or one for each multiprocessor, and of so few
+that all run at once"""
 LARGEST_BLOCK = 256
 """Keys that a program takes at a time at most, however small they are"""
 
@@ -67,10 +73,15 @@ def attend_kernel(
     BLOCK: tl.constexpr,  # keys at a time
     PARTS: tl.constexpr,  # parts of the keys of a head
     PARTS_PAD: tl.constexpr,  # a power of two, ``PARTS`` or more
-    STAGES: tl.constexpr,  # blocks in flight
+    STAGES: tl.constexpr,  # of the pipeline
+    AHEAD: tl.constexpr,  # whether pages are looked up a block ahead
     PDL: tl.constexpr,
 ):
-    """Attend with the query heads of one KV head to one part of its keys; the last program adds all parts up."""
+    """Attend with the query heads of one KV head to one part of its keys; the last program adds all parts up.
+
+    Keys can only be loaded when their page is known. Triton loads several blocks of them ahead if each block hands the
+    next one's page on, as it was loaded (``AHEAD``). If a block looks its own page up, shared memory holds one block.
+    """
     token, kv_head, part = tl.program_id(2), tl.program_id(1), tl.program_id(0)
     length = tl.load(positions + token) + 1
     pages = tl.cdiv(length, PAGE)
@@ -87,15 +98,20 @@ def attend_kernel(
     m_i = tl.full((GROUP_PAD,), LOWEST, tl.float32)
     l_i = tl.zeros((GROUP_PAD,), tl.float32)
     acc = tl.zeros((GROUP_PAD, HEAD_DIM), tl.float32)
+    if AHEAD:
+        page = look_up_pages(table, first, last, slot, BLOCK, PAGE)
     for start in tl.range(first, last, BLOCK, num_stages=STAGES):
-        # -- look up the pages of these keys
+        # -- look up the pages of these keys, or of the next ones
         mask = start + slot < last
-        if BLOCK == PAGE:  # one page
-            page = tl.load(table + start // PAGE).to(tl.int64)
-            row = ((page * KV_HEADS + kv_head) * PAGE + slot) * HEAD_DIM
+        if not AHEAD:
+            page = look_up_pages(table, start, last, slot, BLOCK, PAGE)
+        if BLOCK == PAGE:
+            row = ((page.to(tl.int64) * KV_HEADS + kv_head) * PAGE + slot) * HEAD_DIM
         else:
-            page = tl.load(table + (start + slot) // PAGE, mask=mask, other=0).to(tl.int64)
-            row = ((page * KV_HEADS + kv_head) * PAGE + slot % PAGE) * HEAD_DIM
+            row = ((page.to(tl.int64) * KV_HEADS + kv_head) * PAGE + slot % PAGE) * HEAD_DIM
+        if AHEAD:
+            following = tl.minimum(start + BLOCK, (table_width - 1) * PAGE)  # after the last page any, for nothing
+            page = look_up_pages(table, following, last, slot, BLOCK, PAGE)
         kv_offset = row[:, None] + column[None, :]
         # -- load k and v
         k = tl.load(keys + kv_offset, mask=mask[:, None], other=0)
@@ -124,6 +140,22 @@ def attend_kernel(
         if tl.atomic_add(counters + group, 1, sem="acq_rel") == PARTS - 1:
             tl.store(counters + group, 0)
             add_parts(partial, statistics, out, group, GROUP, HEAD_DIM, PARTS, PARTS_PAD)
+
+
+@triton.jit
+def look_up_pages(
+    table,  # pages of a sequence, int32
+    start,  # first key of a block
+    last,  # key to stop before
+    slot,  # (BLOCK,): keys of a block
+    BLOCK: tl.constexpr,
+    PAGE: tl.constexpr,
+):
+    """Return the page of each key of a block, or of all where a block is a page."""
+    if BLOCK == PAGE:
+        return tl.load(table + start // PAGE)
+    else:
+        return tl.load(table + (start + slot) // PAGE, mask=start + slot < last, other=0)
 
 
 @triton.jit
@@ -171,10 +203,14 @@ class DecodeTiling:
     block: int
     """Keys that a program takes at a time: one page, or several"""
     stages: int
-    """Blocks in flight"""
+    """Stages of the pipeline"""
+    ahead: bool
+    """Whether pages are looked up a block ahead"""
 
 
-def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processors: int) -> DecodeTiling:
+def tiling_for(
+    count: int, kv_heads: int, head_dim: int, capacity: int, processors: int, shared_numbers: int
+) -> DecodeTiling:
     """Choose the tiling with which the whole GPU has work.
 
     Parameters
@@ -185,15 +221,26 @@ def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processo
         Keys that a sequence can have.
     processors : int
         Multiprocessors of the GPU.
+    shared_numbers : int
+        Numbers of the keys' type that the shared memory of a program can hold.
     """
-    at_once = PROGRAMS_PER_PROCESSOR * processors
-    parts = max(1, min(at_once // (count * kv_heads), capacity * head_dim // SMALLEST_PART, MOST_PARTS))
+    pairs = count * kv_heads
+    is_long = pairs <= processors and capacity * head_dim >= processors // pairs * LONG_PART
+    alone = is_long and shared_numbers >= 2 * STAGES_ALONE * block_for(AT_ONCE, head_dim) * head_dim
+    at_once = processors if alone else PROGRAMS_PER_PROCESSOR * processors
+    parts = max(1, min(at_once // pairs, capacity * head_dim // SMALLEST_PART, MOST_PARTS))
     power = 2 ** (parts.bit_length() - 1)
     if parts < power * 17 / 16:  # the last program holds a power of two of them: one more would double its work
         parts = power
-    few = count * kv_heads * parts <= at_once
-    block = max(PAGE, min(LARGEST_BLOCK, (AT_ONCE_OF_FEW if few else AT_ONCE) // head_dim))
-    return DecodeTiling(parts, block, 3 if block == PAGE else 2)
+    if alone:
+        return DecodeTiling(parts, block_for(AT_ONCE, head_dim), STAGES_ALONE, ahead=True)
+    block = block_for(AT_ONCE_OF_FEW if pairs * parts <= at_once else AT_ONCE, head_dim)
+    return DecodeTiling(parts, block, 3 if block == PAGE else 2, ahead=False)
+
+
+def block_for(numbers: int, head_dim: int) -> int:
+    """Return how many keys of a head have about so many numbers: a page or more."""
+    return max(PAGE, min(LARGEST_BLOCK, numbers // head_dim))
 
 
 class CacheAttention:
@@ -216,8 +263,12 @@ class CacheAttention:
     def __init__(self, count: int, heads: int, kv_heads: int, head_dim: int, capacity: int, like: torch.Tensor,
                  *, overlap: bool = False) -> None:  # fmt: skip
         self.group = heads // kv_heads
-        processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 4
-        self.tiling = tiling_for(count, kv_heads, head_dim, capacity, processors)
+        processors, shared_memory = 4, 2**20
+        if like.is_cuda:
+            properties = torch.cuda.get_device_properties(like.device)
+            processors = properties.multi_processor_count
+            shared_memory = getattr(properties, "shared_memory_per_block_optin", 0)
+        self.tiling = tiling_for(count, kv_heads, head_dim, capacity, processors, shared_memory // like.element_size())
         self.scale = head_dim**-0.5
         self.overlap = overlap
         shape = (count, kv_heads, self.tiling.parts, self.group)
@@ -268,6 +319,7 @@ class CacheAttention:
             PARTS=parts,
             PARTS_PAD=triton.next_power_of_2(parts),
             STAGES=self.tiling.stages,
+            AHEAD=self.tiling.ahead,
             PDL=self.overlap,
             num_warps=4,
             **launch,

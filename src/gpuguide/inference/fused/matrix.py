@@ -25,6 +25,10 @@ from gpuguide.inference.fused.parts import (
     store_query_key_value,
 )
 
+FEWEST_IN_ORDER = tl.constexpr(16)
+"""Tokens from which 4-bit weights are unpacked in the inputs' order: with as many columns, and rows for four warps,
+Triton uses Hopper's ``wgmma``, which reads the inputs in shared memory. Below, threads load them, reordered or not."""
+
 
 @triton.jit
 def add_and_norm_kernel(
@@ -97,40 +101,46 @@ def gemm(
     griddep_wait(PDL)
     like = x.dtype.element_ty
     WORDS: tl.constexpr = BLOCK * BITS // 32 if BITS else BLOCK
+    IN_ORDER: tl.constexpr = BITS == 4 and TOKENS >= FEWEST_IN_ORDER
     token = tl.minimum(m, count - 1)  # instead of a mask: what comes of a token that is not there is not stored
     acc = tl.zeros((ROWS, TOKENS), tl.float32)
-    if BITS == 4:  # a block is a group
-        scale = load_scales(scales, n, outputs, groups, first)
+    if BITS == 4:  # a block is a group, and a row has whole groups
+        row = tl.minimum(n, outputs - 1)
+        words = weight + row.to(tl.int64)[:, None] * stride + tl.arange(0, WORDS)[None, :]
+        scale = load_scales(scales, row, groups, first)
     for block in tl.range(first, last, num_stages=STAGES):
         # -- load a block of weights and of the tokens' inputs
-        w = load_rows(weight, n, outputs, stride, block * WORDS, stride, WORDS)
+        if BITS == 4:
+            w = tl.load(words + block * WORDS)
+        else:
+            w = load_rows(weight, n, outputs, stride, block * WORDS, stride, WORDS)
         k = block * BLOCK + tl.arange(0, BLOCK)
         values = tl.load(x + token[:, None] * inputs + k[None, :], mask=(k < inputs)[None, :], other=0)
         # -- multiply; with 4 bits, load the next scales before the current ones are used
         if BITS:
-            w = unpack(w, like, ROWS, WORDS, BITS, EXACT)
-            values = order_as_unpacked(values, TOKENS, WORDS, BITS)
+            w = unpack(w, like, ROWS, WORDS, BITS, EXACT, IN_ORDER)
+            if not IN_ORDER:
+                values = order_as_unpacked(values, TOKENS, WORDS, BITS)
         if BITS == 4:
-            next_scale = load_scales(scales, n, outputs, groups, block + 1)
+            next_scale = load_scales(scales, row, groups, block + 1)
             acc += tl.dot(w, tl.trans(values), input_precision="ieee") * scale[:, None]
             scale = next_scale
         else:
             acc = tl.dot(w, tl.trans(values), acc, input_precision="ieee")
     if BITS == 8:
-        acc *= load_scales(scales, n, outputs, groups, 0)[:, None]
+        acc *= tl.load(scales + n, mask=n < outputs, other=0).to(tl.float32)[:, None]
     return tl.trans(acc)
 
 
 @triton.jit
 def load_scales(
     scales,  # (outputs, groups)
-    n,  # (ROWS,): outputs
-    outputs,
+    row,  # (ROWS,): rows that there are
     groups,  # scales of a row
-    group,  # group to load
+    group,  # group to load; of one that is not there, nothing is multiplied
 ):
-    """Load one scale of each row in fp32, ``(ROWS,)``; zeros beyond rows and groups."""
-    return tl.load(scales + n * groups + group, mask=(n < outputs) & (group < groups), other=0).to(tl.float32)
+    """Load one scale of each row in fp32, ``(ROWS,)``."""
+    return tl.load(scales + row * groups + tl.minimum(group, groups - 1)).to(tl.float32)
 
 
 @triton.jit

@@ -4,10 +4,14 @@ Tensor cores multiply numbers of one format, so integers are converted to the mo
 by one would take longer than reading them. Instead, one instruction puts two integers into the mantissas of two
 16-bit numbers, and another subtracts what these have too much.
 
-A word holds its weights in pairs whose members are 16 bits apart, and is unpacked pair by pair. The columns of an
-unpacked tile are therefore in another order than the inputs: the first pair of every word, then the second of every
-word, and so on. The sum of a matmul does not depend on the order of its terms, so :func:`order_as_unpacked` gives the
-tokens' inputs the same order, and no unpacked number has to change threads.
+A word holds its weights in pairs whose members are 16 bits apart. There are two orders in which a tile is unpacked:
+
+* Pair by pair: the first pair of every word, then the second of every word, and so on. A thread unpacks all of a word,
+  and no unpacked number has to change threads. The sum of a matmul does not depend on the order of its terms, so
+  :func:`order_as_unpacked` gives the tokens' inputs the same order.
+* As the inputs lie, for 4 bits: a thread needs one pair of each word, and four threads read the same words. The inputs
+  stay as they are, so Hopper's tensor cores (``wgmma``) read them in shared memory where they arrived. In the other
+  order, every block of them would go through registers and into shared memory again before the matmul can start.
 """
 
 from __future__ import annotations
@@ -24,11 +28,15 @@ def unpack(
     WORDS: tl.constexpr,
     BITS: tl.constexpr,  # 8 or 4
     EXACT: tl.constexpr,  # whether to convert integers one by one, for fp32 and for the interpreter
+    IN_ORDER: tl.constexpr = False,  # with 4 bits: as the inputs lie, otherwise pair by pair
 ):
-    """Unpack the integers of a tile, without their scales: ``(ROWS, WORDS * 32 / BITS)``, pair by pair."""
+    """Unpack the integers of a tile, without their scales: ``(ROWS, WORDS * 32 / BITS)``."""
     PAIRS: tl.constexpr = 16 // BITS
     shift = BITS * tl.arange(0, PAIRS)
-    pairs = (words[:, None, :] >> shift[None, :, None]).reshape(ROWS, PAIRS * WORDS)
+    if IN_ORDER:
+        pairs = (words[:, :, None] >> shift[None, None, :]).reshape(ROWS, PAIRS * WORDS)
+    else:
+        pairs = (words[:, None, :] >> shift[None, :, None]).reshape(ROWS, PAIRS * WORDS)
     if EXACT:
         low, high = lowest_integer(pairs, BITS).to(like), lowest_integer(pairs >> 16, BITS).to(like)
     else:
@@ -45,7 +53,7 @@ def order_as_unpacked(
     WORDS: tl.constexpr,  # words that hold the weights of these inputs
     BITS: tl.constexpr,
 ):
-    """Reorder the inputs of tokens as :func:`unpack` orders weights."""
+    """Reorder the inputs of tokens as :func:`unpack` orders weights pair by pair."""
     if BITS == 4:  # inputs 2p and 2p + 1 of a word are pair p
         pairs_first = values.reshape(TOKENS, WORDS, 4, 2).permute(0, 2, 1, 3)
     else:  # inputs p and p + 2 of a word are pair p

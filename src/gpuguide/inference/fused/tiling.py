@@ -165,14 +165,17 @@ def matrix_tiling(matrix: Matrix, count: int, processors: int, *, element_size: 
     """
     tokens = max(FEWEST_TOKENS, min(MOST_TOKENS // 2 if matrix.bits else MOST_TOKENS, triton.next_power_of_2(count)))
     rows, warps = ROWS, 4
-    if matrix.bits and tokens >= 32 and (tokens == 64 or triton.cdiv(matrix.outputs, 2 * ROWS) <= processors):
-        rows, warps = 2 * ROWS, 8  # the inputs of so many tokens are loaded and reordered for more rows
+    if matrix.bits == 4 and tokens == FEWEST_TOKENS:
+        warps = 2  # each loads the inputs of all tokens, and two with more rows load them half as often as four
+    fits = matrix.bits == 8 and tokens == 32 and triton.cdiv(matrix.outputs, 2 * ROWS) <= processors
+    if matrix.bits and (tokens == 64 or fits):
+        rows, warps = 2 * ROWS, 8  # the inputs of so many tokens are loaded, and with 8 bits reordered, for more rows
     block = matrix.group if matrix.bits == 4 else WIDTH if tokens < MOST_TOKENS else WIDTH // 2
     weight_size = matrix.bits / 8 if matrix.bits else element_size
     block_bytes = block * (rows * weight_size + tokens * element_size)
     stages = max(2, min(MOST_STAGES, int(SHARED_MEMORY // block_bytes)))
     programs = triton.cdiv(matrix.outputs, rows) * triton.cdiv(count, tokens)
-    resident = (3 if matrix.bits else 2) * processors
+    resident = (6 if warps == 2 else 3 if matrix.bits else 2) * processors
     parts = split_k_parts(triton.cdiv(matrix.inputs, block), programs, processors, resident) if can_split else 1
     return MatrixTiling(tokens, rows, block, parts, warps, stages)
 
