@@ -191,6 +191,20 @@ def thresholds_lie_in_their_brackets(device: str) -> None:
             assert int(inside.sum(dim=-1).max()) <= nucleus.CAPACITY * 3 // 4, (name, p, inside.sum(dim=-1))
 
 
+def the_limit_in_time_loses_no_winner(device: str) -> None:
+    """Also for rows with few kept tokens, which are otherwise perturbed without a look at the limit."""
+    from gpuguide.sampling import nucleus
+
+    few = nucleus.FEW
+    nucleus.FEW = 0
+    try:
+        for name, rows in rows_of(5000, device).items():
+            for settings in SETTINGS[-3:] if device == "cuda" else [SamplingSettings(temperature=1.7, top_p=0.9)]:
+                compare(rows, settings, name)
+    finally:
+        nucleus.FEW = few
+
+
 def transformers_keeps_the_same(device: str) -> None:
     if importlib.util.find_spec("transformers") is None:
         return
@@ -224,6 +238,7 @@ PARTS = {
         rows_that_are_no_distribution,
         numbers_at_the_ends,
         thresholds_lie_in_their_brackets,
+        the_limit_in_time_loses_no_winner,
         transformers_keeps_the_same,
     )
 }

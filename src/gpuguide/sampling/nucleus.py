@@ -19,9 +19,9 @@ limit only if its random number is below the limit times its weight, which the b
 About a hundred tokens of a row do, and only these are perturbed. If few logits lie above the lower end of the bracket,
 all of them get a bit, and the second read needs no random numbers.
 
-Bracket and limit are estimates, but threshold and draw are exact: the third kernel knows how much probability lies above
-the bracket, and when the winner came. If that shows that the threshold lies outside, or that the winner came after the
-limit, or if very many logits tie, the row is read again and again
+Bracket and limit are estimates, but threshold and draw are exact: the third kernel knows how much probability lies
+above the bracket, and when the winner came. If that shows that the threshold lies outside, or that the winner came
+after the limit, or if very many logits tie, the row is read again and again
 (:func:`~gpuguide.sampling.search.find_threshold`). Probabilities are added up in float32, which can move the cut of
 top-p by a token whose sum lies within 1e-6 of p.
 

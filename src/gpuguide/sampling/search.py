@@ -199,11 +199,12 @@ def find_threshold(
 
 @triton.jit
 def count_ones(x):
-    """Return the number of ones among the bits of each int32."""
+    """Return the number of ones among the bits of each int32. The compiler knows this sum, and has an instruction."""
+    x = x.to(tl.uint32, bitcast=True)
     x = x - ((x >> 1) & 0x55555555)
     x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
     x = (x + (x >> 4)) & 0x0F0F0F0F
-    return (x * 0x01010101) >> 24
+    return ((x * 0x01010101) >> 24).to(tl.int32)
 
 
 @triton.jit
