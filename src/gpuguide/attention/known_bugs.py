@@ -25,7 +25,10 @@ def find_cudnn_bug(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, has_mas
     if is_hopper and has_gradients and queries == 1:
         return "cuDNN is skipped: its backward pass can give NaN for a single query (NVIDIA/cudnn-frontend#1072)."
     if gpu.capability[0] == 10 and queries == 1 and gpu.cudnn >= 91900:
-        return "cuDNN is skipped: from 9.19 on it is wrong for a single query on this GPU (pytorch#193893)."
+        return (
+            "cuDNN is skipped: from 9.19 on, it was reported to be wrong for a single query on such a GPU "
+            "(pytorch#193893)."
+        )
     return None
 
 
