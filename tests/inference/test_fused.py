@@ -404,7 +404,7 @@ def test_a_gpu_has_work_for_all_its_processors() -> None:
     from gpuguide.inference.fused.attention import tiling_for
 
     def parts(count: int, kv_heads: int, capacity: int, head_dim: int = 64) -> int:
-        return tiling_for(count, kv_heads, head_dim, capacity, processors=132, shared_numbers=0).parts
+        return tiling_for(count, 4, kv_heads, head_dim, capacity, processors=132, shared_numbers=0).parts
 
     assert parts(count=1, kv_heads=8, capacity=8192) == 32  # no part below 256 keys
     assert parts(count=1, kv_heads=8, capacity=4096, head_dim=128) == 32  # nor below 128 of twice the size
@@ -421,7 +421,7 @@ def test_of_few_programs_each_takes_more_keys_at_a_time() -> None:
     from gpuguide.inference.fused.attention import tiling_for
 
     def block(count: int, head_dim: int) -> int:
-        return tiling_for(count, 12, head_dim, capacity=320, processors=132, shared_numbers=0).block
+        return tiling_for(count, 1, 12, head_dim, capacity=320, processors=132, shared_numbers=0).block
 
     assert [block(1, head_dim) for head_dim in (16, 64, 128, 512)] == [256, 256, 128, PAGE]
     assert [block(32, head_dim) for head_dim in (16, 64, 128, 512)] == [256, 128, PAGE, PAGE]
@@ -432,15 +432,16 @@ def test_long_sequences_get_one_program_for_each_processor() -> None:
     from gpuguide.inference.fused.attention import DecodeTiling, tiling_for
 
     def tiling(
-        count: int, kv_heads: int, capacity: int, head_dim: int = 128, numbers: int = 227 * 2**9
+        count: int, kv_heads: int, capacity: int, head_dim: int = 128, numbers: int = 227 * 2**9, group: int = 4
     ) -> DecodeTiling:
-        return tiling_for(count, kv_heads, head_dim, capacity, processors=132, shared_numbers=numbers)
+        return tiling_for(count, group, kv_heads, head_dim, capacity, processors=132, shared_numbers=numbers)
 
     assert tiling(count=1, kv_heads=8, capacity=16384) == DecodeTiling(16, PAGE, 4, ahead=True)
     assert tiling(count=8, kv_heads=8, capacity=2048) == DecodeTiling(2, PAGE, 4, ahead=True)
     assert tiling(count=1, kv_heads=4, capacity=2**20).parts == 32  # not 33, which the last program would hold as 64
     assert tiling(count=1, kv_heads=8, capacity=2**20, head_dim=64).block == 2 * PAGE  # as many numbers
     assert not tiling(count=1, kv_heads=8, capacity=8192).ahead  # too short
+    assert not tiling(count=1, group=1, kv_heads=32, capacity=16384).ahead  # measured: 73 us, and 67 with two programs
     assert not tiling(count=8, kv_heads=32, capacity=2**20).ahead  # more heads than processors
     assert not tiling(count=1, kv_heads=8, capacity=2**20, numbers=99 * 2**9).ahead  # too little shared memory
     assert not tiling(count=1, kv_heads=8, capacity=2**20, head_dim=256).ahead
@@ -460,7 +461,7 @@ def compiled_for_hopper(head_dim: int) -> None:
 
     from gpuguide.inference.fused.attention import attend_kernel, tiling_for
 
-    tiling = tiling_for(1, 8, head_dim, capacity=2**20, processors=132, shared_numbers=2**17)
+    tiling = tiling_for(1, 4, 8, head_dim, capacity=2**20, processors=132, shared_numbers=2**17)
     assert tiling.ahead
     constants = {"KV_HEADS": 8, "GROUP": 4, "GROUP_PAD": 16, "HEAD_DIM": head_dim, "PAGE": PAGE, "PDL": False}
     constants |= {"BLOCK": tiling.block, "PARTS": tiling.parts, "PARTS_PAD": tiling.parts, "STAGES": tiling.stages}

@@ -209,14 +209,15 @@ class DecodeTiling:
 
 
 def tiling_for(
-    count: int, kv_heads: int, head_dim: int, capacity: int, processors: int, shared_numbers: int
+    count: int, group: int, kv_heads: int, head_dim: int, capacity: int, processors: int, shared_numbers: int
 ) -> DecodeTiling:
     """Choose the tiling with which the whole GPU has work.
 
     Parameters
     ----------
-    count, kv_heads, head_dim : int
-        Tokens, KV heads, of which each pair has a program for each part, and the size of a head.
+    count, group, kv_heads, head_dim : int
+        Tokens, query heads of a KV head, KV heads, and the size of a head. Each pair of a token and a KV head has a
+        program for each part.
     capacity : int
         Keys that a sequence can have.
     processors : int
@@ -226,7 +227,8 @@ def tiling_for(
     """
     pairs = count * kv_heads
     is_long = pairs <= processors and capacity * head_dim >= processors // pairs * LONG_PART
-    alone = is_long and shared_numbers >= 2 * STAGES_ALONE * block_for(AT_ONCE, head_dim) * head_dim
+    fits = shared_numbers >= 2 * STAGES_ALONE * block_for(AT_ONCE, head_dim) * head_dim
+    alone = is_long and fits and group > 1  # with a head of keys for each of queries, two were faster for long parts
     at_once = processors if alone else PROGRAMS_PER_PROCESSOR * processors
     parts = max(1, min(at_once // pairs, capacity * head_dim // SMALLEST_PART, MOST_PARTS))
     power = 2 ** (parts.bit_length() - 1)
@@ -268,7 +270,8 @@ class CacheAttention:
             properties = torch.cuda.get_device_properties(like.device)
             processors = properties.multi_processor_count
             shared_memory = getattr(properties, "shared_memory_per_block_optin", 0)
-        self.tiling = tiling_for(count, kv_heads, head_dim, capacity, processors, shared_memory // like.element_size())
+        numbers = shared_memory // like.element_size()
+        self.tiling = tiling_for(count, self.group, kv_heads, head_dim, capacity, processors, numbers)
         self.scale = head_dim**-0.5
         self.overlap = overlap
         shape = (count, kv_heads, self.tiling.parts, self.group)
