@@ -688,6 +688,9 @@ def test_cudf_is_passed_over_where_a_key_is_decimal() -> None:
     found = where_to_run(asked, machine=MACHINE, among=("polars", "cudf"))
     assert found.engine == "polars"
     assert "decimals of 'key'" in found.refused["cudf"]
+    for room in (None, 1.0):
+        with pytest.raises(GpuguideError, match="decimals of 'key'"):
+            where_to_run(asked, machine=MACHINE, gpu_memory=room, among=("cudf",))
 
 
 def test_engines_that_were_not_measured_are_told() -> None:

@@ -112,7 +112,8 @@ def where_to_run(
     Raises
     ------
     GpuguideError
-        If the source lacks a column, or none of the engines was measured with all operations of the query.
+        If the source lacks a column, none of the engines was measured with all operations of the query, or each that
+        was refuses it.
     """
     query = query if table_or_path is None else query.over(table_or_path)
     steps, result_rows = estimate(query)
@@ -124,15 +125,15 @@ def where_to_run(
     gpu_bytes = read + max((step.rows * _room(step) for step in steps), default=0.0)
     refused = {engine: why for engine in among if (why := why_refused(engine, query))}
     if gpu_memory is not None and gpu_bytes > gpu_memory:
-        refused["cudf"] = (
-            f"The query needs about {gpu_bytes / 2**30:.1f} GiB on the GPU, and {gpu_memory / 2**30:.1f} GiB are free."
-        )
+        needed, free = (f"{size / 2**30:.1f} GiB" for size in (gpu_bytes, gpu_memory))
+        refused.setdefault("cudf", f"The query needs about {needed} on the GPU, and {free} are free.")
     possible = {engine: time for engine, time in seconds.items() if engine not in refused}
+    if not possible and seconds:
+        raise GpuguideError(" ".join(refused[engine] for engine in seconds))
     if not possible:
         raise GpuguideError(
             f"None of the engines {', '.join(among)} was measured with all of "
-            f"{', '.join(step.operation for step in steps)}{' and has room for the frame' if refused else ''}; run the "
-            "benchmark 'dataframe', or name an engine."
+            f"{', '.join(step.operation for step in steps)}; run the benchmark 'dataframe', or name an engine."
         )
     engine = min(possible, key=lambda name: possible[name])
     reason = explain(engine, seconds, copies, refused, from_files=from_files)
