@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpuguide.benchmarks.collectives.gradient_sum import parameter_count
+from gpuguide.benchmarks.collectives.gradient_sum import BUCKETS, WITH_ROWS, parameter_count
 from gpuguide.benchmarks.interconnect import ranks
 from gpuguide.benchmarks.training import contenders, data_parallel
 from gpuguide.benchmarks.training.contenders import SHAPE, many_compilations, model, settings
@@ -44,10 +44,6 @@ WARM_UP = 16
 """Steps before the loss must have fallen: the first ones of AdamW may raise it"""
 FEW = 4
 """Blocks of NCCL, where they are limited"""
-WITH_ROWS = ("gpuguide-rows", "gpuguide-copied-rows")
-"""Contenders that gather the gradient of the embedding's rows"""
-COPIED = ("gpuguide-copied", "gpuguide-copied-rows")
-"""Contenders that average by copies between GPUs"""
 
 
 # --- in the process of each rank -------------------------------------------------------------------------
@@ -103,14 +99,9 @@ def make(member: Member, name: str, batch: int, seq_len: int, config: GPT2Config
 
 def in_buckets(name: str, made: GPT2) -> Callable[[bool], AbstractContextManager[None]]:
     """Return the context of a backward pass whose gradients are averaged in buckets."""
-    more: dict[str, Any] = {}
-    if name == "gpuguide-bf16":
-        more["dtype"] = torch.bfloat16
-    if name in COPIED:
-        more["by_copies"] = True
     if name == "gpuguide-few":
-        more["group"] = with_few_blocks(made.head.weight.device)
-    return Buckets(made, **more).synchronised
+        return Buckets(made, group=with_few_blocks(made.head.weight.device)).synchronised
+    return Buckets(made, **BUCKETS[name]).synchronised
 
 
 def flat_afterwards(made: GPT2) -> Callable[[bool], AbstractContextManager[None]]:
