@@ -24,7 +24,7 @@ KNOWN_ANSWERS = [
 ]
 """Counter, key and words, from the file kat_vectors that is distributed with the paper's code"""
 SEED_OF_LARGEST_WORD, SEED_OF_ZERO = 2189433366, 4320717320
-"""With these the word of token 1 at step 0 is the largest there is, and zero; found by trying seeds in order"""
+"""With these the word of token 4 at step 0 is the largest there is, and zero; found by trying seeds in order"""
 words_of_64_bits = st.integers(-(2**63), 2**63 - 1)
 
 
@@ -47,10 +47,10 @@ def test_the_independent_philox_gives_the_known_answers(
 
 @given(words_of_64_bits, st.integers(0, 2**31 - 1), words_of_64_bits)
 def test_words_are_those_of_philox(seed: int, token: int, step: int) -> None:
-    """The counter is the token and the step, low word first, and the key is the seed."""
+    """The counter is a quarter of the token and the step, low word first, and the key is the seed."""
     found = reference.random_words(*(torch.tensor([number]) for number in (seed, token, step)))
-    expected = philox((token, step % 2**32, step // 2**32 % 2**32, 0), (seed % 2**32, seed // 2**32 % 2**32))
-    assert found.tolist() == [expected[0]]
+    expected = philox((token // 4, step % 2**32, step // 2**32 % 2**32, 0), (seed % 2**32, seed // 2**32 % 2**32))
+    assert found.tolist() == [expected[token % 4]]
 
 
 def test_words_broadcast() -> None:
@@ -82,11 +82,12 @@ def test_waiting_times_are_exponentially_distributed() -> None:
 def test_the_shortest_and_the_longest_time_lose_no_token() -> None:
     """The one wins against everything, the other still against a token that is excluded."""
     seeds = torch.tensor([SEED_OF_ZERO, SEED_OF_LARGEST_WORD])
-    words = reference.random_words(seeds, torch.tensor(1), torch.tensor(0))
+    words = reference.random_words(seeds, torch.tensor(4), torch.tensor(0))
     assert words.tolist() == [0, 2**32 - 1]
-    values = torch.tensor([[15.0, 0.0], [-torch.inf, 0.0]])
-    assert reference.sample_token(values, seeds, torch.tensor(0), SamplingSettings()).tolist() == [1, 1]
-    level = torch.zeros(1, 2)
+    values = torch.full((2, 5), -torch.inf)
+    values[0, 0], values[:, 4] = 15.0, 0.0
+    assert reference.sample_token(values, seeds, torch.tensor(0), SamplingSettings()).tolist() == [4, 4]
+    level = values.index_fill(-1, torch.tensor([0]), 0.0)[1:]
     assert reference.sample_token(level, seeds[1:], torch.tensor(0), SamplingSettings()).tolist() == [0]
 
 
@@ -99,7 +100,7 @@ def test_the_token_is_the_first_of_a_race() -> None:
     shares = torch.softmax(kept, dim=-1).tolist()
     for row, seed in enumerate(seeds.tolist()):
         arrival = {
-            token: -math.log1p(-(philox((token, 3, 0, 0), (seed, 0))[0] + 0.5) / 2**32) / share
+            token: -math.log1p(-(philox((token // 4, 3, 0, 0), (seed, 0))[token % 4] + 0.5) / 2**32) / share
             for token, share in enumerate(shares[row])
             if share > 0
         }

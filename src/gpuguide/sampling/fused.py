@@ -27,9 +27,16 @@ import triton
 import triton.language as tl
 
 from gpuguide.logits.fused import RowSplit, as_rows, register_limit
-from gpuguide.sampling.gumbel import first_argmax, keep_better, log2_scale, perturb_logits
+from gpuguide.sampling.gumbel import (
+    first_argmax,
+    keep_better,
+    log2_scale,
+    perturb_by_words,
+    perturb_logits,
+    words_of_neighbours,
+)
 from gpuguide.sampling.kernel_arguments import as_bits
-from gpuguide.sampling.nucleus import CHUNK, RACE_REGISTERS, RACED, sample_from_threshold
+from gpuguide.sampling.nucleus import sample_from_threshold
 from gpuguide.sampling.reference import NO_TOKEN, SamplingSettings
 from gpuguide.sampling.search import (
     INFINITY,
@@ -56,6 +63,12 @@ LONG_BLOCK = 8192
 """Logits per block where the row is read again and again"""
 RARE_BLOCK = 2048
 """Logits per block where that happens only if logits tie, and other data needs the registers"""
+RACED = 2048
+"""Logits that a program perturbs if everything is kept"""
+CHUNK = 512
+"""Logits that it perturbs at once"""
+RACE_REGISTERS = 64
+"""Registers of a thread that perturbs. With so many, eight programs of 128 threads share a multiprocessor."""
 NOTHING = tl.constexpr(NO_TOKEN)
 
 
@@ -168,7 +181,7 @@ def gumbel_max_kernel(
     finished_pieces,  # (rows,), int32, zero: pieces that are done
     row_stride,
     vocab_size,
-    length,  # of a piece
+    length,  # of a piece, a multiple of four
     pieces,
     temperature,  # as bits of a float64
     SLOTS: tl.constexpr,  # a power of two, ``pieces`` or more
@@ -194,7 +207,9 @@ def gumbel_max_kernel(
         columns = piece * length + lane
         inside = (lane < length) & (columns < vocab_size)
         values = tl.load(logits + columns, mask=inside, other=-INFINITY).to(tl.float32)
-        perturbed = perturb_logits(values, columns, values > -INFINITY, highest, scale, seed, step)
+        quarters = (piece * length + start) // 4 + tl.arange(0, CHUNK // 4)
+        words = tl.reshape(words_of_neighbours(seed, quarters, step), [CHUNK])
+        perturbed = perturb_by_words(values, words, values > -INFINITY, highest, scale)
         lane_best, lane_winner = keep_better(lane_best, lane_winner, perturbed, columns)
     best = tl.max(lane_best, 0)
     partials += row * 2 * pieces

@@ -1,8 +1,9 @@
 """Gumbel-max sampling on a GPU: random words and perturbed logits, as device functions of the sampler's kernels.
 
-A perturbed logit takes some fifty instructions, most of them for the ten rounds of Philox. Three things keep it there:
-one multiplication gives both halves of a product of two words, the instruction for a logarithm to base 2 replaces a
-function of twenty instructions, and a short series replaces it where it would lose digits.
+Most of the work for a perturbed logit are the ten rounds of Philox. Four things keep it small: one evaluation gives the
+words of four neighbouring tokens, one multiplication gives both halves of a product of two words, the instruction for a
+logarithm to base 2 replaces a function of twenty instructions, and a short series replaces it where it would lose
+digits.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ def wide_product(word, by: tl.constexpr):
 
 
 @triton.jit
-def random_words(seed, columns, step):
-    """Return a random word for each token, as :func:`gpuguide.sampling.reference.random_words` does."""
+def four_words(seed, counter, step):
+    """Return the four words of Philox for each counter."""
     key_0, key_1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
-    counter_0 = columns.to(tl.uint32)
+    counter_0 = counter.to(tl.uint32)
     counter_3 = counter_0 * 0
     counter_1, counter_2 = counter_3 + step.to(tl.uint32), counter_3 + (step >> 32).to(tl.uint32)
     for _ in tl.static_range(ROUNDS):
@@ -42,7 +43,25 @@ def random_words(seed, columns, step):
         counter_2, counter_3 = high_0 ^ counter_3 ^ key_1, low_0
         key_0 = (key_0 + KEY_INCREMENTS[0]).to(tl.uint32)
         key_1 = (key_1 + KEY_INCREMENTS[1]).to(tl.uint32)
-    return counter_0
+    return counter_0, counter_1, counter_2, counter_3
+
+
+@triton.jit
+def random_words(seed, columns, step):
+    """Return a random word for each token, as :func:`gpuguide.sampling.reference.random_words` does."""
+    word_0, word_1, word_2, word_3 = four_words(seed, columns // 4, step)
+    is_odd = columns % 2 == 1
+    return tl.where(columns % 4 < 2, tl.where(is_odd, word_1, word_0), tl.where(is_odd, word_3, word_2))
+
+
+@triton.jit
+def words_of_neighbours(seed, quarters, step):
+    """Return the random words of four neighbours each, ``(..., 2, 2)``; ``quarters`` are their tokens divided by four.
+
+    One evaluation of Philox has the words of all four, which :func:`random_words` would repeat for each.
+    """
+    word_0, word_1, word_2, word_3 = four_words(seed, quarters, step)
+    return tl.join(tl.join(word_0, word_2), tl.join(word_1, word_3))
 
 
 @triton.jit
@@ -58,6 +77,18 @@ def approximate_log2(x):
 
 
 @triton.jit
+def approximate_exp2(x):
+    """Return the power of 2 by the processor's instruction; a result below the normal numbers becomes zero."""
+    if CAN_HIDE:
+        power = tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        power = tl.exp2(x)
+    return power
+
+
+@triton.jit
 def exponential_variates(words):
     """Map random words to exponentially distributed numbers of mean one: ``-log(1 - u)``, with ``u`` in (0, 1)."""
     u = tl.minimum((words.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.99999994)  # so that the result is finite
@@ -69,8 +100,13 @@ def exponential_variates(words):
 @triton.jit
 def perturb_logits(values, columns, kept, highest, scale, seed, step):
     """Return the perturbed logits (logit minus log of an exponential variate, to base 2), ``-inf`` where not kept."""
-    variates = exponential_variates(random_words(seed, columns, step))
-    return tl.where(kept, (values - highest) * scale - approximate_log2(variates), -INFINITY)
+    return perturb_by_words(values, random_words(seed, columns, step), kept, highest, scale)
+
+
+@triton.jit
+def perturb_by_words(values, words, kept, highest, scale):
+    """Perturb logits by given random words; see :func:`perturb_logits`."""
+    return tl.where(kept, (values - highest) * scale - approximate_log2(exponential_variates(words)), -INFINITY)
 
 
 @triton.jit

@@ -8,16 +8,24 @@ sort:
    program that finishes a row last estimates from the counts which rank the threshold has
    (:func:`estimate_bracket`), and chooses a bracket around it with two thousand logits.
 2. Read every logit again (:func:`race_kernel`). What lies above the bracket is kept for certain: add up its
-   probability, and find its best perturbed logit. What lies in the bracket is a candidate.
-3. Find the exact threshold among the candidates of each row, and the best perturbed logit of all that are kept
-   (:func:`finish_kernel`).
+   probability. Set a bit for each logit in the bracket, and for each above it that may be drawn.
+3. Find the exact threshold among the logits in the bracket, and the best perturbed logit of all that have a bit and
+   are kept (:func:`finish_kernel`).
 
-The bracket is an estimate, but the threshold is exact: the third kernel knows how much probability lies above the
-bracket. If that shows that the threshold lies outside, or if very many logits tie, the row is read again and again
-(:func:`~gpuguide.sampling.search.find_threshold`). Probabilities above the bracket are added up in float32, which can
-move the cut of top-p by a token whose sum lies within 1e-6 of p.
+Which logits may be drawn follows from a limit in time. In the exponential race
+(:mod:`gpuguide.sampling.reference`) the winner's time is itself exponentially distributed, with the sum of the kept
+weights as its rate. So it is below 20 divided by that sum, except with a probability of e⁻²⁰. A token comes before this
+limit only if its random number is below the limit times its weight, which the bits of both show without a logarithm.
+About a hundred tokens of a row do, and only these are perturbed. If few logits lie above the lower end of the bracket,
+all of them get a bit, and the second read needs no random numbers.
 
-Min-p alone needs no search, because its threshold follows from the largest logit.
+Bracket and limit are estimates, but threshold and draw are exact: the third kernel knows how much probability lies
+above the bracket, and when the winner came. If that shows that the threshold lies outside, or that the winner came
+after the limit, or if very many logits tie, the row is read again and again
+(:func:`~gpuguide.sampling.search.find_threshold`). Probabilities are added up in float32, which can move the cut of
+top-p by a token whose sum lies within 1e-6 of p.
+
+With min-p alone the threshold follows from the largest logit, and the bracket is empty.
 """
 
 from __future__ import annotations
@@ -29,11 +37,20 @@ import triton
 import triton.language as tl
 
 from gpuguide.logits.fused import RowSplit, register_limit
-from gpuguide.sampling.gumbel import first_argmax, keep_better, log2_scale, perturb_logits
+from gpuguide.sampling.gumbel import (
+    approximate_exp2,
+    first_argmax,
+    keep_better,
+    log2_scale,
+    perturb_logits,
+    words_of_neighbours,
+)
 from gpuguide.sampling.kernel_arguments import as_bits
 from gpuguide.sampling.reference import NO_TOKEN, SamplingSettings
 from gpuguide.sampling.search import (
     INFINITY,
+    LOWEST,
+    count_ones,
     find_smallest_kept,
     find_threshold,
     measure_above,
@@ -53,16 +70,28 @@ MEAN_IN_BIN = tl.constexpr((math.log(2) / 4) / math.expm1(math.log(2) / 4))
 They do where the logits have most of their probability in all."""
 BRACKET = 2048
 """Logits that are expected in the bracket"""
-CAPACITY = 8192
-"""Most candidates of a row, which one program holds in registers"""
-RACED = 2048
-"""Logits that a program perturbs"""
-CHUNK = 512
-"""Logits that a program perturbs at once"""
-RACE_REGISTERS = 64
-"""Registers of a thread of the second read. With so many, eight programs of 128 threads share a multiprocessor."""
+CAPACITY = 4096
+"""Most logits of a row with a bit, which one program holds in registers"""
+FEW = 3072
+"""Logits above the lower end of the bracket, by the estimate, up to which all of them get a bit"""
+TILE = 2048
+"""Logits that a program of the second read processes at once: sixteen a thread, whose bits fill half a word"""
+TILES = 2
+"""Tiles of a program, an even number"""
+WORDS = 4096
+"""Words of bits that are looked at together"""
+RACE_WARPS, RACE_REGISTERS = 4, 80
+FINISH_WARPS, FINISH_REGISTERS = 8, 128
+"""Warps and registers of a thread. Fewer registers let more programs wait for memory at the same time."""
+PAIRS = 256
+"""Logits in the bracket, left of the search, of which all pairs are compared"""
 RARE_BLOCK = 2048
 """Logits per block where a row is read again and again"""
+LATEST = tl.constexpr(20.0)
+"""The winner's time, multiplied by the sum of the kept weights, is below this, except with a probability of 2e-9"""
+FIXED = tl.constexpr(8388608.0)
+"""2**23. The bits of a float32 from here to twice as much count in ones: :data:`FIXED_BITS` plus the difference."""
+FIXED_BITS = tl.constexpr(0x4B000000)
 NOTHING = tl.constexpr(NO_TOKEN)
 
 
@@ -130,7 +159,7 @@ def survey_kernel(
     rests,  # (rows, pieces), fp32, written: estimate of the same sum for the last bin alone
     counts,  # (rows, pieces, BINS), int32, written
     finished_pieces,  # (rows,), int32, zero: pieces that are done
-    brackets,  # (rows, 4), fp64, written: highest logit, the bracket, and the probability that top-p has to reach
+    brackets,  # (rows, 8), fp64, written: see choose_brackets
     row_stride,
     vocab_size,
     length,  # of a piece
@@ -138,7 +167,6 @@ def survey_kernel(
     temperature,  # as bits of a float64, like p and log_min_p
     p,
     log_min_p,
-    WITH_TOP_P: tl.constexpr,
     BRACKET: tl.constexpr,
     BINS: tl.constexpr,
     SLOTS: tl.constexpr,  # a power of two, ``pieces`` or more
@@ -158,133 +186,154 @@ def survey_kernel(
     x = tl.where(x == x, x, INFINITY)
     largest = tl.max(x, 0)
     tl.store(maxima + row * pieces + piece, largest)
-    if WITH_TOP_P:
-        largest = tl.where(tl.abs(largest) == INFINITY, 0.0, largest)
-        tl.store(sums + row * pieces + piece, tl.sum(tl.exp2((x - largest) * scale), 0))
-        sample = every_fourth(x, BLOCK)
-        depth = upper_edge(largest, scale) - sample * (scale * BINS_PER_OCTAVE)
-        bins = tl.minimum(tl.maximum(depth, 0.0), BINS - 1.0).to(tl.int32)
-        tl.store(counts + (row * pieces + piece) * BINS + tl.arange(0, BINS), tl.histogram(bins, BINS))
-        in_last_bin = tl.where(bins == BINS - 1, tl.exp2((sample - largest) * scale), 0.0)
-        tl.store(rests + row * pieces + piece, tl.sum(in_last_bin, 0) * SAMPLED)
+    largest = tl.where(tl.abs(largest) == INFINITY, 0.0, largest)
+    tl.store(sums + row * pieces + piece, tl.sum(approximate_exp2((x - largest) * scale), 0))
+    sample = every_fourth(x, BLOCK)
+    depth = upper_edge(largest, scale) - sample * (scale * BINS_PER_OCTAVE)
+    bins = tl.minimum(tl.maximum(depth, 0.0), BINS - 1.0).to(tl.int32)
+    tl.store(counts + (row * pieces + piece) * BINS + tl.arange(0, BINS), tl.histogram(bins, BINS))
+    in_last_bin = tl.where(bins == BINS - 1, approximate_exp2((sample - largest) * scale), 0.0)
+    tl.store(rests + row * pieces + piece, tl.sum(in_last_bin, 0) * SAMPLED)
     # -- choose the bracket
     if tl.atomic_add(finished_pieces + row, 1, sem="acq_rel") == pieces - 1:
         slot = tl.arange(0, SLOTS)
         there = slot < pieces  # other multiprocessors wrote these, so the loads bypass the L1 cache
         piece_max = tl.load(maxima + row * pieces + slot, mask=there, other=-INFINITY, cache_modifier=".cg")
         highest = tl.max(piece_max, 0)
-        low = next_float_at_least(highest.to(tl.float64) + temperature * log_min_p)
-        high = low
-        limit = p
-        if WITH_TOP_P:
-            if tl.abs(highest) < INFINITY:
-                piece_max = tl.where(piece_max == -INFINITY, 0.0, piece_max)
-                piece_sum = tl.load(sums + row * pieces + slot, mask=there, other=0.0, cache_modifier=".cg")
-                piece_rest = tl.load(rests + row * pieces + slot, mask=there, other=0.0, cache_modifier=".cg")
-                factor = tl.exp2((piece_max - highest) * scale).to(tl.float64)
-                total = tl.sum(tl.where(piece_sum > 0, piece_sum * factor, 0.0), 0)
-                rest = tl.sum(tl.where(piece_rest > 0, piece_rest * factor, 0.0), 0)
-                limit = p * total
-                # -- align the bins of the pieces, which begin at their own largest logits
-                edge = upper_edge(highest, scale)
-                shift = tl.minimum(edge - upper_edge(piece_max, scale), 2.0 * BINS).to(tl.int32)
-                bin_of_piece = tl.arange(0, 2 * BINS)[None, :] - shift[:, None]
-                has_edges = (bin_of_piece >= 0) & (bin_of_piece < BINS - 1)  # the last bin has no lower edge
-                place = (row * pieces + slot)[:, None] * BINS + bin_of_piece
-                in_bins = tl.load(counts + place, mask=there[:, None] & has_edges, other=0, cache_modifier=".cg")
-                in_bins = tl.sum(in_bins, 0).to(tl.float32) * SAMPLED
-                top = edge - highest * (scale * BINS_PER_OCTAVE)
+        floor = next_float_at_least(highest.to(tl.float64) + temperature * log_min_p)
+        low, high, limit = floor, floor, p
+        sure_mass, listed = tl.zeros_like(highest), tl.zeros_like(highest)
+        if tl.abs(highest) < INFINITY:
+            piece_max = tl.where(piece_max == -INFINITY, 0.0, piece_max)
+            piece_sum = tl.load(sums + row * pieces + slot, mask=there, other=0.0, cache_modifier=".cg")
+            piece_rest = tl.load(rests + row * pieces + slot, mask=there, other=0.0, cache_modifier=".cg")
+            factor = tl.exp2((piece_max - highest) * scale).to(tl.float64)
+            total = tl.sum(tl.where(piece_sum > 0, piece_sum * factor, 0.0), 0)
+            rest = tl.sum(tl.where(piece_rest > 0, piece_rest * factor, 0.0), 0)
+            limit = tl.where(p == 1, INFINITY, p * total)
+            # -- align the bins of the pieces, which begin at their own largest logits
+            edge = upper_edge(highest, scale)
+            shift = tl.minimum(edge - upper_edge(piece_max, scale), 2.0 * BINS).to(tl.int32)
+            bin_of_piece = tl.arange(0, 2 * BINS)[None, :] - shift[:, None]
+            has_edges = (bin_of_piece >= 0) & (bin_of_piece < BINS - 1)  # the last bin has no lower edge
+            place = (row * pieces + slot)[:, None] * BINS + bin_of_piece
+            in_bins = tl.load(counts + place, mask=there[:, None] & has_edges, other=0, cache_modifier=".cg")
+            in_bins = tl.sum(in_bins, 0).to(tl.float32) * SAMPLED
+            top = edge - highest * (scale * BINS_PER_OCTAVE)
+            width = 1 / (scale * BINS_PER_OCTAVE)
+            if p < 1:
                 upper, lower = estimate_bracket(in_bins, top, (total - limit - rest).to(tl.float32), BRACKET)
-                width = 1 / (scale * BINS_PER_OCTAVE)
                 low, high = tl.maximum(low, (edge - lower) * width), tl.maximum(high, (edge - upper) * width)
-        tl.store(brackets + row * 4, highest.to(tl.float64))
-        tl.store(brackets + row * 4 + 1, low.to(tl.float64))
-        tl.store(brackets + row * 4 + 2, high.to(tl.float64))
-        tl.store(brackets + row * 4 + 3, limit)
+            # -- estimate what is above it: the probability from below, by the logits that were counted
+            lower_edge = tl.arange(0, 2 * BINS) + 1
+            least = in_bins * (1 / SAMPLED) * tl.exp2((top - lower_edge) * (1 / BINS_PER_OCTAVE))
+            sure_mass = tl.sum(tl.where(lower_edge <= edge - high * (scale * BINS_PER_OCTAVE), least, 0.0), 0)
+            listed = tl.sum(tl.where(lower_edge - 1 <= edge - low * (scale * BINS_PER_OCTAVE), in_bins, 0.0), 0)
+        brackets += row * 8
+        tl.store(brackets, highest.to(tl.float64))
+        tl.store(brackets + 1, low.to(tl.float64))
+        tl.store(brackets + 2, high.to(tl.float64))
+        tl.store(brackets + 3, limit)
+        tl.store(brackets + 4, tl.maximum(sure_mass, 1.0).to(tl.float64))  # the highest logit is always kept
+        tl.store(brackets + 5, listed.to(tl.float64))
+        tl.store(brackets + 6, scale.to(tl.float64))
 
 
 # --- the second read -------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=["temperature"])
+@triton.jit
+def load_tile(logits, tile, vocab_size, THREADS: tl.constexpr):
+    """Load sixteen logits for each thread, four times four neighbours, ``(4, THREADS, 4)``."""
+    columns = tile * (16 * THREADS) + tile_lanes(THREADS)
+    return tl.load(logits + columns, mask=columns < vocab_size, other=-INFINITY).to(tl.float32)
+
+
+@triton.jit
+def tile_lanes(THREADS: tl.constexpr):
+    """Return the places of a tile, ``(4, THREADS, 4)``."""
+    group, thread, neighbour = tl.arange(0, 4), tl.arange(0, THREADS), tl.arange(0, 4)
+    return group[:, None, None] * (4 * THREADS) + thread[None, :, None] * 4 + neighbour[None, None, :]
+
+
+@triton.jit
 def race_kernel(
     logits,  # (rows, vocab)
     seeds,  # (rows,), int64
     steps,  # one int64
-    brackets,  # (rows, 4), fp64
+    brackets,  # (rows, 8), fp64
     masses,  # (rows, pieces), fp32, written: probability above the bracket, with that of the highest logit as one
-    piece_bests,  # (rows, pieces), fp32, written: best perturbed logit above the bracket
-    piece_winners,  # (rows, pieces), int32, written: its token
-    candidate_counts,  # (rows, pieces), int32, written
-    candidate_values,  # (rows, pieces, SEGMENT), fp32, written
-    candidate_columns,  # (rows, pieces, SEGMENT), int32, written
-    certain_counts,  # (rows, pieces), int32, written
-    certain_columns,  # (rows, pieces, FEW), int32, written
+    bits,  # (rows, pieces * TILES // 2, THREADS, 2), int16, written: of two tiles, so that they can be read as int32
     row_stride,
     vocab_size,
-    length,  # of a piece
     pieces,
-    temperature,  # as bits of a float64
-    WITH_TOP_P: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    FEW: tl.constexpr,  # logits above the bracket up to which these alone are perturbed, in chunks
-    CHUNK: tl.constexpr,
-    BLOCK: tl.constexpr,  # a power of two, ``length`` or more
+    FEW: tl.constexpr,
+    THREADS: tl.constexpr,
+    TILES: tl.constexpr,
 ):
-    """Perturb the logits of one piece that lie above the bracket, and gather those in the bracket."""
+    """Add up what lies above the bracket, and set a bit for what may be drawn. No thread waits for another."""
     place = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)  # what was read last is still in the cache
     row = place // pieces
-    piece = (place % pieces).to(tl.int32)
-    scale = log2_scale(temperature.to(tl.float64, bitcast=True))
+    first = (place % pieces).to(tl.int32) * TILES
     logits += row * row_stride
-    columns = piece * length + tl.arange(0, BLOCK)
-    inside = (tl.arange(0, BLOCK) < length) & (columns < vocab_size)
-    x = tl.load(logits + columns, mask=inside, other=-INFINITY).to(tl.float32)
-    highest = tl.load(brackets + row * 4).to(tl.float32)
-    low = tl.load(brackets + row * 4 + 1).to(tl.float32)
-    high = tl.load(brackets + row * 4 + 2).to(tl.float32)
+    bits += place * (TILES * THREADS)
+    x = load_tile(logits, first, vocab_size, THREADS)
+    brackets += row * 8
+    highest = tl.load(brackets).to(tl.float32)
+    low = tl.maximum(tl.load(brackets + 1).to(tl.float32), LOWEST)  # so that -inf is never above it
+    high = tl.maximum(tl.load(brackets + 2).to(tl.float32), LOWEST)
+    latest = LATEST / tl.load(brackets + 4).to(tl.float32)
+    is_dense = tl.load(brackets + 5) > FEW
+    scale = tl.load(brackets + 6).to(tl.float32)
     seed, step = tl.load(seeds + row), tl.load(steps)
-    tl.store(candidate_counts + place, 0)
-    tl.store(certain_counts + place, 0)
-    tl.debug_barrier()  # what one thread wrote is read by others
-    is_certain = (x >= high) & (x > -INFINITY)
-    if WITH_TOP_P:
-        tl.store(masses + place, tl.sum(tl.where(is_certain, tl.exp2((x - highest) * scale), 0.0), 0))
-        # -- gather the candidates
-        is_candidate = (x >= low) & (x < high) & (x > -INFINITY)
-        if tl.max(is_candidate.to(tl.int32), 0) > 0:
-            number = tl.atomic_add(candidate_counts + place + columns * 0, 1, mask=is_candidate, sem="relaxed")
-            fits = is_candidate & (number < SEGMENT)
-            tl.store(candidate_values + place * SEGMENT + number, x, mask=fits)
-            tl.store(candidate_columns + place * SEGMENT + number, columns, mask=fits)
-    # -- list what is kept for certain, unless that is much of the piece
-    number = tl.sum(is_certain.to(tl.int32), 0)
-    is_listed = number <= FEW
-    certain_columns += place * FEW
-    if is_listed:
-        position = tl.atomic_add(certain_counts + place + columns * 0, 1, mask=is_certain, sem="relaxed")
-        tl.store(certain_columns + position, columns, mask=is_certain)
-        tl.debug_barrier()
-    else:
-        number = length
-    # -- perturb it, in chunks that leave registers for other programs
-    lane_best = tl.full([CHUNK], -INFINITY, tl.float32)
-    lane_winner = tl.zeros([CHUNK], tl.int32)
-    for start in range(0, number, CHUNK):
-        here = start + tl.arange(0, CHUNK)
-        again = piece * length + here
-        if is_listed:
-            again = tl.load(certain_columns + here, mask=here < number, other=0)
-        values = tl.load(logits + again, mask=(here < number) & (again < vocab_size), other=-INFINITY).to(tl.float32)
-        kept = (values >= high) & (values > -INFINITY)
-        perturbed = perturb_logits(values, again, kept, highest, scale, seed, step)
-        lane_best, lane_winner = keep_better(lane_best, lane_winner, perturbed, again)
-    best = tl.max(lane_best, 0)
-    tl.store(piece_bests + place, best)
-    tl.store(piece_winners + place, first_argmax(lane_best, lane_winner, best))
+    group, neighbour = tl.arange(0, 4)[:, None, None], tl.arange(0, 4)[None, None, :]
+    group_of_quarters = tl.arange(0, 4)[:, None] * THREADS
+    mass = tl.zeros([THREADS], tl.float32)
+    for tile in range(TILES):
+        following = load_tile(logits, tl.where(tile + 1 < TILES, first + tile + 1, first), vocab_size, THREADS)
+        weights = approximate_exp2((x - highest) * scale)
+        mass += tl.sum(tl.sum(tl.where(x >= high, weights, 0.0), 2), 0)
+        # -- compare the upper 23 bits of u with those of the limit; one more makes up for rounding
+        earliest = tl.zeros([4, THREADS, 4], tl.int32)
+        if is_dense:
+            quarters = (first + tile) * (4 * THREADS) + group_of_quarters + tl.arange(0, THREADS)[None, :]
+            words = tl.reshape(words_of_neighbours(seed, quarters, step), [4, THREADS, 4])
+            earliest = (words >> 9).to(tl.int32)
+        in_time = earliest + FIXED_BITS <= (weights * (latest * FIXED * 1.0001) + (FIXED + 1)).to(
+            tl.int32, bitcast=True
+        )
+        may_win = (x >= low) & ((x < high) | in_time)
+        of_thread = tl.sum(tl.sum(may_win.to(tl.int32) << (group * 4 + neighbour), 2), 0)
+        place_of_bits = tile // 2 * (2 * THREADS) + tl.arange(0, THREADS) * 2 + tile % 2
+        tl.store(bits + place_of_bits, of_thread.to(tl.int16))
+        x = following
+    tl.store(masses + place, tl.sum(mass, 0))
 
 
 # --- the threshold ---------------------------------------------------------------------------------------
+
+
+@triton.jit
+def list_columns(bits, columns, words, WORDS: tl.constexpr, THREADS: tl.constexpr, CAPACITY: tl.constexpr):
+    """Write the columns of a row's bits in order of their words, at most CAPACITY, and return how many there are."""
+    found = tl.full((), 0, tl.int32)
+    for start in range(0, words, WORDS):
+        word = start + tl.arange(0, WORDS)
+        rest = tl.load(bits + word, mask=word < words, other=0)
+        number = count_ones(rest)
+        position = tl.cumsum(number, 0)
+        found_here = tl.max(position, 0)
+        position += found - number
+        first = word // THREADS * (32 * THREADS) + word % THREADS * 4
+        for _ in range(tl.max(number, 0)):
+            bit = count_ones((rest & -rest) - 1)
+            column = first + bit // 16 * (16 * THREADS) + bit % 16 // 4 * (4 * THREADS) + bit % 4
+            tl.store(columns + position, column, mask=(rest != 0) & (position < CAPACITY))
+            rest &= rest - 1
+            position += 1
+        found += found_here
+    tl.debug_barrier()  # what one thread wrote is read by others
+    return found
 
 
 @triton.jit(do_not_specialize=["temperature", "log_min_p"])
@@ -294,73 +343,75 @@ def finish_kernel(
     steps,  # one int64
     tokens,  # (rows,), int64, written
     lowest,  # (rows,), fp32, written: the threshold
-    brackets,  # (rows, 4), fp64
+    brackets,  # (rows, 8), fp64
     masses,  # (rows, pieces), fp32
-    piece_bests,  # (rows, pieces), fp32
-    piece_winners,  # (rows, pieces), int32
-    candidate_counts,  # (rows, pieces), int32
-    candidate_values,  # (rows, pieces, SEGMENT), fp32
-    candidate_columns,  # (rows, pieces, SEGMENT), int32
+    bits,  # (rows, words), int32
+    column_workspace,  # (rows, CAPACITY), int32
+    value_workspace,  # (rows, PAIRS), fp32
     row_stride,
     vocab_size,
     pieces,
+    words,
     temperature,  # as bits of a float64, like log_min_p
     log_min_p,
-    WITH_TOP_P: tl.constexpr,
-    SEGMENT: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    WORDS: tl.constexpr,
+    THREADS: tl.constexpr,
     SLOTS: tl.constexpr,  # a power of two, ``pieces`` or more
+    PAIRS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Draw the token of one row."""
     row = tl.program_id(0).to(tl.int64)
+    logits += row * row_stride
+    brackets += row * 8
     temperature = temperature.to(tl.float64, bitcast=True)
     log_min_p = log_min_p.to(tl.float64, bitcast=True)
-    scale = log2_scale(temperature)
-    highest = tl.load(brackets + row * 4).to(tl.float32)
-    threshold = tl.load(brackets + row * 4 + 1).to(tl.float32)
+    highest = tl.load(brackets).to(tl.float32)
     if tl.abs(highest) == INFINITY:
         tl.store(tokens + row, NOTHING)
         tl.store(lowest + row, INFINITY)
         return
 
-    # -- the best above the bracket
+    low, high = tl.load(brackets + 1).to(tl.float32), tl.load(brackets + 2).to(tl.float32)
+    limit = tl.load(brackets + 3)
+    sure_mass, scale = tl.load(brackets + 4).to(tl.float32), tl.load(brackets + 6).to(tl.float32)
+    seed, step = tl.load(seeds + row), tl.load(steps)
     slot = tl.arange(0, SLOTS)
-    there = slot < pieces
-    bests = tl.load(piece_bests + row * pieces + slot, mask=there, other=-INFINITY)
-    winners = tl.load(piece_winners + row * pieces + slot, mask=there, other=0)
-    best = tl.max(bests, 0)
-    token = first_argmax(bests, winners, best)
-    if WITH_TOP_P:
-        # -- load the candidates
-        seed, step = tl.load(seeds + row), tl.load(steps)
-        here = tl.arange(0, SLOTS * SEGMENT)
-        counts = tl.load(candidate_counts + row * pieces + here // SEGMENT, mask=here // SEGMENT < pieces, other=0)
-        inside = here % SEGMENT < counts
-        place = row * pieces * SEGMENT + here
-        values = tl.load(candidate_values + place, mask=inside, other=-INFINITY)
-        columns = tl.load(candidate_columns + place, mask=inside, other=0)
-        weights = tl.exp2((values - highest) * scale).to(tl.float64)
-        # -- see whether the threshold is among them
-        limit = tl.load(brackets + row * 4 + 3)
-        above = tl.load(masses + row * pieces + slot, mask=there, other=0.0).to(tl.float64)
-        limit_in_bracket = limit - tl.sum(above, 0)
-        is_reached = tl.sum(weights, 0) >= limit_in_bracket
-        floor = next_float_at_least(highest.to(tl.float64) + temperature * log_min_p)
-        is_right = is_reached | (threshold == floor)  # otherwise the bracket does not reach down to the threshold
-        if is_right & (limit_in_bracket > 0) & (tl.max(counts, 0) <= SEGMENT):
-            if is_reached:
-                threshold = find_smallest_kept(values, weights, limit_in_bracket)
-            kept = inside & (values >= threshold)
-            perturbed = perturb_logits(values, columns, kept, highest, scale, seed, step)
-            best_candidate = tl.max(perturbed, 0)
-            candidate = first_argmax(perturbed, columns, best_candidate)
-            _, token = keep_better(best, token, best_candidate, candidate)
-        else:
-            logits += row * row_stride
-            _, smallest, _ = measure_above(logits, vocab_size, highest, scale, -INFINITY, False, BLOCK, 1)
-            threshold = find_threshold(logits, vocab_size, highest, scale, smallest, limit, False, BLOCK, 1)
+    above = tl.sum(tl.load(masses + row * pieces + slot, mask=slot < pieces, other=0.0).to(tl.float64), 0)
+    floor = next_float_at_least(highest.to(tl.float64) + temperature * log_min_p)
+    row_columns = column_workspace + row * CAPACITY
+    count = list_columns(bits + row * words, row_columns, words, WORDS, THREADS, CAPACITY)
+    threshold = floor
+    token = tl.full((), 0, tl.int32)
+    is_right = count <= CAPACITY
+    if is_right:
+        here = tl.arange(0, CAPACITY)
+        columns = tl.load(row_columns + here, mask=here < count, other=0)
+        values = tl.load(logits + columns, mask=here < count, other=-INFINITY).to(tl.float32)
+        # -- see whether the threshold is in the bracket
+        in_bracket = tl.where(values < high, values, -INFINITY)
+        weights = approximate_exp2((in_bracket - highest) * scale)
+        mass = tl.sum(weights, 0)
+        limit_in_bracket = (limit - above).to(tl.float32)
+        is_reached = mass >= limit_in_bracket
+        is_right = (limit_in_bracket > 0) & (is_reached | (low <= floor))
+        if is_right & is_reached:
+            threshold = find_smallest_kept(
+                in_bracket, weights, mass, limit_in_bracket, value_workspace + row * PAIRS, highest, scale, PAIRS
+            )
             threshold = tl.maximum(threshold, floor)
-            token = race_through(logits, vocab_size, threshold, highest, scale, seed, step, BLOCK)
+        # -- see who wins, and whether nobody without a bit could have come before
+        perturbed = perturb_logits(values, columns, values >= threshold, highest, scale, seed, step)
+        perturbed = tl.where(values > -INFINITY, perturbed, -INFINITY)
+        best = tl.max(perturbed, 0)
+        token = first_argmax(perturbed, columns, best)
+        is_right &= best >= tl.log2(sure_mass / LATEST)
+    if is_right == 0:
+        _, smallest, _ = measure_above(logits, vocab_size, highest, scale, -INFINITY, False, BLOCK, 1)
+        threshold = find_threshold(logits, vocab_size, highest, scale, smallest, limit, False, BLOCK, 1)
+        threshold = tl.maximum(threshold, floor)
+        token = race_through(logits, vocab_size, threshold, highest, scale, seed, step, BLOCK)
     tl.store(tokens + row, token.to(tl.int64))
     tl.store(lowest + row, threshold)
 
@@ -388,46 +439,30 @@ def sample_from_threshold(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw from the tokens that top-p and min-p keep; see :func:`gpuguide.sampling.fused.draw`."""
     count, vocab = rows.shape
-    bits = as_bits(settings)
+    arguments = as_bits(settings)
     brackets = choose_brackets(rows, settings)
-    split = RowSplit.from_size(vocab, rows.element_size(), RACED * rows.element_size())
-    slots = triton.next_power_of_2(split.pieces)
-    constants = {"WITH_TOP_P": settings.top_p < 1, "SEGMENT": 1}
-    if constants["WITH_TOP_P"]:
-        constants["SEGMENT"] = max(1, CAPACITY // slots)
-    few = split.block // 8
+    threads = TILE // 16
+    pieces = triton.cdiv(vocab, TILE * TILES)
+    words = pieces * TILES // 2 * threads
 
     def new(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.empty(count, *shape, dtype=dtype, device=rows.device)
 
-    masses, piece_bests = new(split.pieces), new(split.pieces)
-    piece_winners = new(split.pieces, dtype=torch.int32)
-    candidate_counts, certain_counts = new(split.pieces, dtype=torch.int32), new(split.pieces, dtype=torch.int32)
-    candidate_values = new(split.pieces, constants["SEGMENT"])
-    candidate_columns = torch.empty_like(candidate_values, dtype=torch.int32)
-    race_kernel[(count * split.pieces,)](
+    masses, bits = new(pieces), new(words, dtype=torch.int32)
+    race_kernel[(count * pieces,)](
         rows,
         seeds,
         step,
         brackets,
         masses,
-        piece_bests,
-        piece_winners,
-        candidate_counts,
-        candidate_values,
-        candidate_columns,
-        certain_counts,
-        new(split.pieces, few, dtype=torch.int32),
+        bits.view(torch.int16),
         rows.stride(0),
         vocab,
-        split.length,
-        split.pieces,
-        bits["temperature"],
-        **constants,
-        FEW=few,
-        CHUNK=CHUNK,
-        BLOCK=split.block,
-        num_warps=4,
+        pieces,
+        FEW=FEW,
+        THREADS=threads,
+        TILES=TILES,
+        num_warps=RACE_WARPS,
         **register_limit(RACE_REGISTERS),
     )
     tokens, lowest = new(dtype=torch.int64), new()
@@ -439,34 +474,39 @@ def sample_from_threshold(
         lowest,
         brackets,
         masses,
-        piece_bests,
-        piece_winners,
-        candidate_counts,
-        candidate_values,
-        candidate_columns,
+        bits,
+        new(CAPACITY, dtype=torch.int32),
+        new(PAIRS),
         rows.stride(0),
         vocab,
-        split.pieces,
-        bits["temperature"],
-        bits["log_min_p"],
-        **constants,
-        SLOTS=slots,
+        pieces,
+        words,
+        arguments["temperature"],
+        arguments["log_min_p"],
+        CAPACITY=CAPACITY,
+        WORDS=WORDS,
+        THREADS=threads,
+        SLOTS=triton.next_power_of_2(pieces),
+        PAIRS=PAIRS,
         BLOCK=RARE_BLOCK,
-        num_warps=16,
+        num_warps=FINISH_WARPS,
+        **register_limit(FINISH_REGISTERS),
     )
     return tokens, lowest
 
 
 def choose_brackets(rows: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
-    """Return what the first read finds of each row, ``(rows, 4)`` in float64.
+    """Return what the first read finds of each row, ``(rows, 8)`` in float64.
 
-    These are the largest logit, two logits between which the threshold should lie, and the probability that top-p has
-    to reach. The two logits are equal if min-p alone decides.
+    These are the largest logit, two logits between which the threshold should lie, the probability that top-p has to
+    reach, a lower bound of the probability that is kept, an estimate of the number of logits from the lower end of the
+    bracket upwards, and the factor of differences of logits; the eighth is not used. The two logits are equal if min-p
+    alone decides. Probabilities are relative to that of the largest logit.
     """
     count, vocab = rows.shape
     split = RowSplit.from_size(vocab, rows.element_size(), SURVEYED * rows.element_size())
     maxima, sums, rests = torch.empty(3, count, split.pieces, device=rows.device)
-    brackets = torch.empty(count, 4, dtype=torch.float64, device=rows.device)
+    brackets = torch.empty(count, 8, dtype=torch.float64, device=rows.device)
     survey_kernel[(count * split.pieces,)](
         rows,
         maxima,
@@ -480,11 +520,10 @@ def choose_brackets(rows: torch.Tensor, settings: SamplingSettings) -> torch.Ten
         split.length,
         split.pieces,
         **as_bits(settings),
-        WITH_TOP_P=settings.top_p < 1,
         BRACKET=BRACKET,
         BINS=BINS,
         SLOTS=split.slots,
         BLOCK=split.block,
-        num_warps=8,
+        num_warps=4,
     )
     return brackets

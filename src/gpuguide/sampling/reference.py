@@ -70,21 +70,24 @@ def exponential_variates(words: torch.Tensor) -> torch.Tensor:
 
 
 def random_words(seeds: torch.Tensor, tokens: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """Return a random word in [0, 2³²) for each seed, token and step: the first of Philox-4x32's four.
+    """Return a random word in [0, 2³²) for each seed, token and step, one of the four that Philox-4x32 returns.
 
     Parameters
     ----------
     seeds, tokens, step : torch.Tensor
-        int64, of shapes that broadcast. The counter is the token and the two halves of the step, the key is the seed.
+        int64, of shapes that broadcast. The counter is a quarter of the token, rounded down, and the two halves of the
+        step; the key is the seed. So four neighbouring tokens have the four words of one counter.
     """
     zero = torch.zeros_like(seeds + tokens + step)
-    counter = [zero + (tokens & LOW_BITS), zero + (step & LOW_BITS), zero + (step >> 32 & LOW_BITS), zero]
+    counter = [zero + (tokens >> 2 & LOW_BITS), zero + (step & LOW_BITS), zero + (step >> 32 & LOW_BITS), zero]
     key = [seeds & LOW_BITS, seeds >> 32 & LOW_BITS]
     for _ in range(ROUNDS):
         high, low = zip(*(_product(word, by) for word, by in zip(counter[::2], MULTIPLIERS, strict=True)), strict=True)
         counter = [high[1] ^ counter[1] ^ key[0], low[1], high[0] ^ counter[3] ^ key[1], low[0]]
         key = [word + increment & LOW_BITS for word, increment in zip(key, KEY_INCREMENTS, strict=True)]
-    return counter[0]
+    which = tokens & 3
+    first_two = torch.where(which == 0, counter[0], counter[1])
+    return torch.where(which < 2, first_two, torch.where(which == 2, counter[2], counter[3]))
 
 
 def _product(word: torch.Tensor, by: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gpuguide.sampling.gumbel import approximate_exp2
+
 INFINITY = tl.constexpr(float("inf"))
 HALVINGS = tl.constexpr(32)
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -196,27 +198,71 @@ def find_threshold(
 
 
 @triton.jit
-def find_smallest_kept(values, weights, limit):
+def count_ones(x):
+    """Return the number of ones among the bits of each int32. The compiler knows this sum, and has an instruction."""
+    x = x.to(tl.uint32, bitcast=True)
+    x = x - ((x >> 1) & 0x55555555)
+    x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
+    x = (x + (x >> 4)) & 0x0F0F0F0F
+    return ((x * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
+def find_smallest_kept(values, weights, mass, limit, others, highest, scale, PAIRS: tl.constexpr):
     """Return the smallest of the values with less than ``limit`` above it, in weight; see :func:`find_threshold`.
 
-    ``values`` are in registers, ``-inf`` where there are none. All their weights together reach the limit.
+    ``values`` are in registers, ``-inf`` where there are none. All their weights together, ``mass``, reach the limit.
+    Two pivots enclose the point where the sum should cross the limit if it grew evenly from ``low`` to ``high``, and
+    every other time they enclose the middle, in case it does not. When few values are left between, all pairs of them
+    are compared, in the workspace ``others``.
     """
     low = float_order(tl.min(tl.where(values > -INFINITY, values, INFINITY), 0)) - 1
     high = float_order(tl.max(values, 0))
+    above_low, above_high = mass, mass * 0
+    left = tl.sum((values > -INFINITY).to(tl.int32), 0)
     rounds = 0
-    while low + 1 < high:
-        middle = float_order(float_from_order(low) * 0.5 + float_from_order(high) * 0.5)
-        if (middle <= low) | (middle >= high) | (rounds >= HALVINGS):
-            middle = midpoint(low, high)
+    while (left > PAIRS) & (low + 1 < high):
+        bottom, top = float_from_order(low), float_from_order(high)
+        is_even = (rounds & 1) == 0
+        share = tl.where(is_even, (above_low - limit) / (above_low - above_high), 0.5)
+        half = tl.where(is_even, 0.04, 0.2)
+        first = float_order(bottom + (top - bottom) * tl.maximum(share - half, 0.01))
+        second = float_order(bottom + (top - bottom) * tl.minimum(share + half, 0.99))
+        if (first <= low) | (second <= first) | (second >= high) | (rounds >= HALVINGS):
+            first = midpoint(low, high)
+            second = first
         rounds += 1
-        is_over = values > float_from_order(middle)
-        if tl.sum(tl.where(is_over, weights, 0.0), 0) >= limit:
-            low = middle
-            if tl.min(tl.where(is_over, values, INFINITY), 0) == float_from_order(high):  # no value between
-                low = high - 1
+        above_first = tl.sum(tl.where(values > float_from_order(first), weights, 0.0), 0)
+        above_second = tl.sum(tl.where(values > float_from_order(second), weights, 0.0), 0)
+        if above_second >= limit:
+            low = second
+            above_low = above_second
+        elif above_first >= limit:
+            low = first
+            high = second
+            above_low = above_first
+            above_high = above_second
         else:
-            high = float_order(tl.max(tl.where(is_over, -INFINITY, values), 0))
-    return float_from_order(high)
+            high = first
+            above_high = above_first
+        is_between = (values > float_from_order(low)) & (values <= float_from_order(high))
+        left = tl.sum(is_between.to(tl.int32), 0)
+    smallest = float_from_order(high)
+    if left <= PAIRS:
+        is_between = (values > float_from_order(low)) & (values <= smallest)
+        tl.store(others + tl.cumsum(is_between.to(tl.int32), 0) - 1, values, mask=is_between)
+        tl.debug_barrier()  # what one thread wrote is read by others
+        place = tl.arange(0, PAIRS)
+        few = tl.load(others + place, mask=place < left, other=-INFINITY)
+        before = tl.zeros([PAIRS], tl.float32)
+        CHUNK: tl.constexpr = 16
+        for start in range(0, left, CHUNK):
+            other = start + tl.arange(0, CHUNK)
+            value = tl.load(others + other, mask=other < left, other=-INFINITY)
+            weight = approximate_exp2((value - highest) * scale)
+            before += tl.sum(tl.where(value[None, :] > few[:, None], weight[None, :], 0.0), 1)
+        smallest = tl.min(tl.where((place < left) & (before < limit - above_high), few, INFINITY), 0)
+    return smallest
 
 
 @triton.jit
