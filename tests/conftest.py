@@ -64,10 +64,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group the tests of a file in one process, unless they may stand apart; skip, with the reason, what cannot run.
 
-    Files with slow tests come first, so that no process is left alone with one at the end.
+    Files with slow tests come first, so that no process is left alone with one at the end. What has the GPU alone comes
+    last and in one process: until the others let go of the GPU, a process that waits for it does nothing else.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (_has_gpu_alone(item), item.path not in slow))
     for item in items:
         if not item.get_closest_marker("xdist_group") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
@@ -107,10 +108,17 @@ def _freeze() -> None:
 def _group(item: pytest.Item) -> str | None:
     """Return what is run in one process: a file, or of one that may stand apart, what looks at the same page."""
     file = item.nodeid.split("::")[0]
+    if _has_gpu_alone(item):
+        return "alone"
     if not item.get_closest_marker("apart"):
         return file
     name = getattr(item, "callspec", None) and item.callspec.params.get("name")  # type: ignore[attr-defined]
     return f"{file} {name}" if name else None
+
+
+def _has_gpu_alone(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("gpu")
+    return marker is not None and bool(marker.kwargs.get("alone"))
 
 
 def why_missing(package: str) -> str | None:
@@ -141,14 +149,13 @@ def _same_draws() -> None:
 @pytest.fixture(autouse=True)
 def _share_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let tests of several processes share the GPU, but a test that measures time or memory have it alone."""
-    marker = request.node.get_closest_marker("gpu")
-    if marker is None:
+    if request.node.get_closest_marker("gpu") is None:
         yield
         return
     import fcntl
 
     with Path(tempfile.gettempdir(), "gpuguide-tests.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if marker.kwargs.get("alone") else fcntl.LOCK_SH)
+        fcntl.flock(file, fcntl.LOCK_EX if _has_gpu_alone(request.node) else fcntl.LOCK_SH)
         yield
 
 
