@@ -157,6 +157,21 @@ def _share_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
     with Path(tempfile.gettempdir(), "gpuguide-tests.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX if _has_gpu_alone(request.node) else fcntl.LOCK_SH)
         yield
+        _give_back_gpu_memory()
+
+
+def _give_back_gpu_memory() -> None:
+    """Give back what PyTorch and cuDF keep for their next use of it, because other processes share the GPU."""
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_initialized() and torch.cuda.memory_reserved() > 2**30:
+        gc.collect()
+        torch.cuda.empty_cache()
+    frames = sys.modules.get("gpuguide.dataframes.engines.cudf_frames")
+    if frames and frames.use_pool.cache_info().currsize:
+        frames.use_pool.cache_clear()
+        resources = sys.modules["rmm"].mr
+        resources.set_current_device_resource(resources.CudaMemoryResource())
+        gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -227,10 +227,10 @@ def test_kernels_on_a_gpu(rank: int, dtype: torch.dtype) -> None:
     nearest = {torch.bfloat16: 2e-3, torch.float16: 3e-4}[dtype]  # about what rounding the exact result gives
     for rows, reads, writes in ((1, 1, 3), (70, 200, 65), (8192, 768, 2304), (4096, 3072, 130)):
         whole = drawn(rows, writes + 16, dtype=dtype).cuda()  # so that some rows begin at whole 32 bytes
+        hidden, through_up = (drawn(rows, rank, dtype=dtype, seed=seed).cuda() for seed in (1, 2))
+        read, up = drawn(rows, reads, dtype=dtype, seed=3).cuda(), drawn(writes, rank, dtype=dtype, seed=4).cuda()
+        down = drawn(rank, reads, dtype=dtype, seed=5).cuda()
         for of_layer in (whole[:, 16:], whole[:, :writes], whole[:, 5 : writes + 5]):
-            hidden, through_up = (drawn(rows, rank, dtype=dtype, seed=seed).cuda() for seed in (1, 2))
-            read, up = drawn(rows, reads, dtype=dtype, seed=3).cuda(), drawn(writes, rank, dtype=dtype, seed=4).cuda()
-            down = drawn(rank, reads, dtype=dtype, seed=5).cuda()
             found = (
                 skinny_gemm.skinny_matmul(of_layer, up, 0.5),
                 skinny_gemm.skinny_matmul(read, down.t(), 0.5),

@@ -127,9 +127,11 @@ def test_the_turn_of_every_sample_is_stored(
     assert tuple(taken) == turns
 
 
-def test_quick_has_one_turn(measure: Any, scripted: Any) -> None:
-    (record,) = measure(scripted(sizes=(1,)).benchmark, quick=True).records
-    assert {case.measured["time"].turns for case in record.cases} == {(runner.case.QUICK_SAMPLES,)}
+@pytest.mark.parametrize(("seconds", "samples"), [(1e-3, runner.case.QUICK_SAMPLES), (2.0, 1)])
+def test_quick_has_one_turn(measure: Any, scripted: Any, seconds: float, samples: int) -> None:
+    bench = scripted(sizes=(1,), seconds=lambda contender, size: seconds)
+    (record,) = measure(bench.benchmark, quick=True).records
+    assert {case.measured["time"].turns for case in record.cases} == {(samples,)}
 
 
 def test_a_call_longer_than_the_settling_time_is_made_once() -> None:

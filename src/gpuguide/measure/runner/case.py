@@ -149,7 +149,7 @@ def one_turn(
     turn: list[float] = []
     if not before:
         turn.append(sample())
-        few = QUICK_SAMPLES if quick else 1 if turn[0] >= SLOW else FEW_SAMPLES
+        few = 1 if turn[0] >= SLOW else QUICK_SAMPLES if quick else FEW_SAMPLES
         turn.extend(sample() for _ in range(few - 1))
     wanted = len(turn) if quick else samples_wanted([*before, *turn], benchmark)
     share = (wanted - len(before)) // turns_left
