@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import interpreted
 import pytest
@@ -20,36 +18,18 @@ cuts off where a GPU rounds. fp16 holds few digits of small numbers, so there ar
 PIECES = (256, 4096, 32768, 2**20)
 """Bytes of a row that a program takes"""
 ONE_PIECE = PIECES[-1]
-CLUSTERS = ((2, 1), (8, 4), (16, 1))
-"""Programs of a cluster, and their warps"""
 
 
 def rows_of(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
     return (torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))) * 5).to(device, dtype)
 
 
-def cluster_splits(rows: torch.Tensor) -> list[Any]:
-    """Return splits for clusters, if the rows lie where there are any: in the interpreter and on Hopper GPUs."""
-    from gpuguide.logits.clusters import HOPPER, ClusterSplit
-
-    if rows.is_cuda and torch.cuda.get_device_capability(rows.device)[0] != HOPPER:
-        return []
-    return [ClusterSplit.from_size(rows.shape[-1], rows.element_size(), *split) for split in CLUSTERS]
-
-
-def softmax_of_each_kernel(rows: torch.Tensor, pieces: Sequence[int]) -> Iterator[torch.Tensor]:
-    from gpuguide.logits import clusters, fused
-
-    for piece_bytes in pieces:
-        yield fused.launch_softmax(rows, piece_bytes)
-    for split in cluster_splits(rows):
-        yield clusters.launch_softmax(rows, split)
-
-
 def compare_softmax(rows: torch.Tensor, pieces: tuple[int, ...]) -> None:
+    from gpuguide.logits import fused
+
     expected = torch.softmax(rows.double(), dim=-1)
-    pieces_here = pieces_that_fit(rows.shape[-1], rows.element_size(), pieces, rows.device.type)
-    for found in softmax_of_each_kernel(rows, pieces_here):
+    for piece_bytes in pieces_that_fit(rows.shape[-1], rows.element_size(), pieces, rows.device.type):
+        found = fused.launch_softmax(rows, piece_bytes)
         assert found.dtype == rows.dtype
         assert found.is_contiguous()
         smallest = 2**-24 if rows.dtype == torch.float16 else 1e-30
@@ -116,7 +96,8 @@ def compare_edges(rows: torch.Tensor, pieces_of_softmax: tuple[int, ...]) -> tor
     from gpuguide.logits import fused
 
     expected = torch.softmax(rows.double(), dim=-1).to(rows.dtype)
-    for found in softmax_of_each_kernel(rows, pieces_of_softmax):
+    for piece_bytes in pieces_of_softmax:
+        found = fused.launch_softmax(rows, piece_bytes)
         torch.testing.assert_close(found, expected, rtol=2 * ACCEPTED[rows.dtype], atol=1e-30, equal_nan=True)
     expected = torch.logsumexp(rows.double(), dim=-1).float()
     for piece_bytes in PIECES:

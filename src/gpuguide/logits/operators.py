@@ -1,8 +1,7 @@
 """Softmax and log-sum-exp of long rows at the speed of a copy: ``gpuguide::softmax``, ``gpuguide::log_sum_exp``.
 
-On a GPU each is one kernel that reads every logit once (:mod:`gpuguide.logits.fused`; for a softmax of few long rows,
-:mod:`gpuguide.logits.clusters`). On a CPU they are the plain versions of :mod:`gpuguide.logits`. They have gradients,
-and work with ``torch.compile`` and ``torch.func``.
+On a GPU each is one kernel (:mod:`gpuguide.logits.fused`) that reads every logit once. On a CPU they are the plain
+versions of :mod:`gpuguide.logits`. They have gradients, and work with ``torch.compile`` and ``torch.func``.
 
 PyTorch knows a kernel by its operator. ``torch.compile`` puts it into its graph without looking inside, a fake tensor
 gets the shape of its result, and ``torch.vmap`` adds a mapped dimension to the leading ones. Autograd functions
@@ -67,11 +66,10 @@ def fused_log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
 def _softmax(logits: torch.Tensor) -> torch.Tensor:
     if not triton_support.supports_triton(logits):
         return plain.softmax(logits).contiguous()
-    from gpuguide.logits import clusters, fused
+    from gpuguide.logits import fused
 
     with torch.cuda.device_of(logits):
-        split = clusters.ClusterSplit.for_few_rows(logits)
-        return fused.launch_softmax(logits) if split is None else clusters.launch_softmax(logits, split)
+        return fused.launch_softmax(logits)
 
 
 @torch.library.impl("gpuguide::log_sum_exp", DEVICES)
