@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
@@ -226,20 +223,6 @@ def test_what_other_pages_say_of_it_follows_a_change(project: Project) -> None:
     page = read(project, "tutorials/00-first.html")
     assert [link.text for link in page.select("a.gg-term")] == ["ridge", "GPU"]
     assert page.select(USED), "a page that is written for another reason than its own text keeps the links in its code"
-
-
-@pytest.mark.slow
-def test_two_processes_write_the_same_pages_as_one(project: Project) -> None:
-    def written(*processes: str) -> dict[str, bytes]:
-        out = project.root / "_build" / f"all{len(processes)}"
-        command = [sys.executable, "-m", "sphinx", "-a", *processes, "-d", "_build/html/.doctrees", ".", str(out)]
-        environment = {**os.environ, "PYTHONPATH": str(project.root / "src"), "GPUGUIDE_RECORDS": ""}
-        subprocess.run(command, cwd=project.root, env=environment, capture_output=True, check=True)
-        return {path.name: path.read_bytes() for path in out.glob("**/*.html")}
-
-    together = written("-j", "2")
-    assert b"gg-code-link" in together["00-first.html"]
-    assert together == written()
 
 
 # --- the built site ----------------------------------------------------------------------------------------
