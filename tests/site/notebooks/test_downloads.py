@@ -19,6 +19,7 @@ import clean_environment
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from built_pages import parse, parsed
 from clean_environment import Environment
 from markdown_it import MarkdownIt
 from report import count
@@ -98,7 +99,7 @@ def test_every_tutorial_is_offered_in_every_form() -> None:
     assert {name for name in found if not name.endswith(".whl")} == wanted
     assert len(found) == len(wanted) + 1
     for name in TUTORIALS:
-        page = BeautifulSoup((SITE / "tutorials" / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
+        page = parsed(SITE / "tutorials" / f"{name}.html")
         offered = [str(link["href"]) for link in page.select(".gg-downloads a[download]")]
         assert offered == [
             f"../notebooks/{name}.ipynb",
@@ -120,8 +121,7 @@ def test_no_myst_is_left(name: str) -> None:
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_notebook_says_what_its_page_says(name: str) -> None:
     """Every paragraph, item, term and heading of the page, less formulas, stands in the notebook's Markdown."""
-    page = BeautifulSoup((SITE / "tutorials" / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
-    article = page.select_one("article.bd-article")
+    article = parse(SITE / "tutorials" / f"{name}.html").select_one("article.bd-article")
     assert article is not None
     for unwanted in article.select(".cell, .gg-cost, .gg-not-run, .gg-step-figure, math, a.headerlink, span.math"):
         unwanted.decompose()
