@@ -70,7 +70,17 @@ OUTLINE = """() => {
 }"""
 """All elements that are seen, with what a screen reader learns about them, and whether they can be scrolled"""
 
+SCROLLED_BY_KEYBOARD = """() => [...document.querySelectorAll("pre, div.math, .pst-scrollable-table-container")]
+    .every(element => element.scrollWidth <= element.clientWidth || element.tabIndex === 0)"""
+"""What is wider than its place takes the focus, so that the arrow keys move it; the theme sees to it after a resize"""
+
 _passed: set[str] = set()
+
+
+def resize(page: Any, width: int) -> None:
+    """Give a page another width, and wait until the theme has seen to it."""
+    page.set_viewport_size({"width": width, "height": 900})
+    page.wait_for_function(SCROLLED_BY_KEYBOARD)
 
 
 def found(page: Any) -> str:

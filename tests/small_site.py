@@ -35,6 +35,8 @@ nb_execution_timeout = 600
 """
 DIGESTS = Path("_build", "doctrees", "source.json")
 """Where a site built as ``make site`` does it keeps what it has found out about the library's source"""
+BUILT = digest.PACKAGE_FOLDER.parents[1] / DIGESTS
+"""Where the site that stands has kept it"""
 FRONT = """---
 gpuguide:
   benchmarks: [{benchmarks}]
@@ -189,11 +191,14 @@ class Project:
         return build
 
     def _take_digests(self) -> None:
-        """Take over what an earlier site of this process has found out about the library, which is a copy of it."""
+        """Take over what is known about the library, of which this site has a copy: from the site that stands,
+        if it was built since the library changed, or else from an earlier site of this process.
+        """
         digests = self.root / DIGESTS
-        if not digests.exists() and _digests().exists() and not digests.parent.is_symlink():
+        known = next(filter(Path.exists, (_digests(), BUILT)), None)
+        if known and not digests.exists() and not digests.parent.is_symlink():
             digests.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(_digests(), digests)
+            shutil.copy(known, digests)
 
     def _leave_digests(self) -> None:
         digests = self.root / DIGESTS

@@ -1,10 +1,9 @@
 """The built site in a browser: both themes, wide and narrow, with every other host blocked.
 
-A page is opened twice: bright from a server, dark from a file. Each time it is looked at in both widths; barriers and
-focus, which take long, are looked for in the bright wide page and in the dark narrow one. The bright one must also fit
-a screen at 200 % and the smallest phone. Of pages that are made by one template, a sample is opened in all modes, and
-without scripts too; the others are opened once, bright, and not searched for barriers. Every page is opened in all
-modes in `make test-thoroughly`.
+A page is opened once, bright, from a server, and looked at in both widths, at 200 % and on the smallest phone;
+barriers and focus, which take long, are looked for in the wide page. A page of each template is opened in all modes:
+dark from a file, on paper, without scripts. Pages of the API reference and of source are otherwise opened in
+`make test-thoroughly` only, which opens every page in all modes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import re
 import threading
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,13 @@ SAMPLES = (
     "_modules/gpuguide/costs/roofline.html",
 )
 """One page of each kind of which there are several: API reference, prose, records, calculators, source"""
+FROM_SOURCE = re.compile(r"docs/api/(?!index).*|_modules/.*")
+"""The pages that are made of the library's source, by templates"""
 OF_A_KIND = re.compile(
-    r"docs/api/(?!index).*|_modules/.*|docs/(changes|environments|measure-your-gpu|model-card|record-format|run-the-tutorials)\.html|"
+    rf"{FROM_SOURCE.pattern}|docs/(changes|environments|measure-your-gpu|model-card|record-format|run-the-tutorials)\.html|"
     r"docs/(how-long-to-move|how-often-to-save|what-is-the-limit)\.html"
 )
-"""The pages that are made as one of these"""
+"""All pages that are made as one of the samples, which alone are searched for barriers"""
 EXAMPLE = "tutorials/00-measure-a-gpu.html"
 IN_ALL_MODES = (*SAMPLES, EXAMPLE, "index.html", "docs/claims.html", "docs/hardware.html")
 """Pages that are looked at in whole in both schemes, at both widths, without scripts and on paper"""
@@ -72,6 +73,12 @@ pytestmark = [
 def is_unlike_others(name: str) -> bool:
     """Return whether no other page is made in the same way, or this one is the sample of its kind."""
     return name in SAMPLES or not OF_A_KIND.fullmatch(name)
+
+
+def unless_thorough(names: Iterable[str]) -> list[Any]:
+    """Return all pages as parameters, these for every run of the tests and the others for a thorough one."""
+    usual = set(names)
+    return [name if name in usual else pytest.param(name, marks=pytest.mark.thorough) for name in PAGES]
 
 
 @pytest.fixture
@@ -219,11 +226,6 @@ def figures_are_seen(view: View, scheme: str) -> None:
         assert not any(figure["others"])
 
 
-SCROLLED_BY_KEYBOARD = """() => [...document.querySelectorAll("pre, div.math, .pst-scrollable-table-container")]
-    .every(element => element.scrollWidth <= element.clientWidth || element.tabIndex === 0)"""
-"""What is wider than its place takes the focus, so that the arrow keys move it; the theme sees to it after a resize"""
-
-
 FOCUS_RINGS = """() => {
     const still = document.createElement("style");
     still.textContent = "*, *::before, *::after { transition: none !important; animation: none !important }";
@@ -265,8 +267,7 @@ CUT_OFF = """() => {
 def looked_at(view: View, scheme: str, width: int, *, closely: bool) -> None:
     """Look at a page in one scheme and at one width: no sideways scrolling, figures; closely, barriers and focus."""
     where = f"{scheme}, {width} px"
-    view.page.set_viewport_size({"width": width, "height": 900})
-    view.page.wait_for_function(SCROLLED_BY_KEYBOARD)
+    barriers.resize(view.page, width)
     assert view.page.evaluate("document.documentElement.dataset.theme") == scheme
     fits(view, width)
     figures_are_seen(view, scheme)
@@ -298,8 +299,10 @@ WITHOUT_SCRIPTS = f"""() => {{
     const flat = formula => formula.getBoundingClientRect().width === 0;
     const formulas = [...document.querySelectorAll("math")].filter(flat).length;
     const stuck = [];
+    const tried = {{}};
     for (const title of document.querySelectorAll("article summary")) {{
-        if (!seen(title)) continue;
+        const kind = title.parentElement.className;
+        if (!seen(title) || (tried[kind] = (tried[kind] ?? 0) + 1) > 50) continue;
         title.scrollIntoView({{block: "center", behavior: "instant"}});
         const box = title.getBoundingClientRect();
         const there = document.elementFromPoint(box.x + Math.min(box.width, 20) / 2, box.y + box.height / 2);
@@ -309,10 +312,13 @@ WITHOUT_SCRIPTS = f"""() => {{
     }}
     return {{ formulas, stuck }};
 }}"""
-"""How many formulas have no width; and folds that do not open or lie below something else"""
+"""How many formulas have no width; and folds that do not open or lie below something else, of fifty of a kind"""
 
 
-@pytest.mark.parametrize("name", PAGES)
+OPENED = [name for name in PAGES if name in SAMPLES or not FROM_SOURCE.fullmatch(name)]
+
+
+@pytest.mark.parametrize("name", unless_thorough(OPENED))
 def test_page(browser: Any, address: str, name: str, in_all_modes: bool) -> None:
     """Opened from a server in the light scheme, with scripts and then without.
 
@@ -371,9 +377,7 @@ EMPTY = "[...document.images].filter(i => i.checkVisibility() && i.complete && !
 LOADED = "[...document.images].filter(i => i.complete && i.naturalWidth).map(i => i.className)"
 
 
-@pytest.mark.parametrize(
-    "name", [name if is_unlike_others(name) else pytest.param(name, marks=pytest.mark.thorough) for name in PAGES]
-)
+@pytest.mark.parametrize("name", unless_thorough(IN_ALL_MODES))
 def test_page_from_a_file_in_the_dark(browser: Any, name: str, in_all_modes: bool) -> None:
     """Without a server, style sheets, scripts and images load, but no light figure; and then it prints."""
     with View(browser, SITE.as_uri(), name, width=NARROW, color_scheme="dark") as view:
@@ -467,9 +471,7 @@ def test_weak_colours_would_be_found(browser: Any, address: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
-@pytest.mark.parametrize(
-    "name", [name if name == EXAMPLE else pytest.param(name, marks=pytest.mark.thorough) for name in PAGES]
-)
+@pytest.mark.parametrize("name", unless_thorough([EXAMPLE]))
 def test_the_same_is_found_if_every_text_is_measured(browser: Any, address: str, name: str, scheme: str) -> None:
     with View(browser, address, name, color_scheme=scheme) as view:
         assert barriers.found_everywhere(view.page) == ""

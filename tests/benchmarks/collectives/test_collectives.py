@@ -33,7 +33,7 @@ def team() -> Iterator[Team]:
         yield found
 
 
-@pytest.fixture(scope="module", params=[3, 4, 8])
+@pytest.fixture(scope="module", params=[3, 4, pytest.param(8, marks=pytest.mark.thorough)])
 def more(request: pytest.FixtureRequest) -> Iterator[Team]:
     """More copies of this process."""
     with Team(request.param, "cpu", start="fork") as found:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_site import cell
@@ -430,32 +429,38 @@ def test_a_front_matter_that_cannot_be_read_is_named(write: Callable[..., Path])
 # --- the command -------------------------------------------------------------------------------------------
 
 
-def run(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuguide.site.checks.page_lint", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """What runs the command in a folder and returns its status and what it prints."""
+
+    def called(*words: str, folder: Path = ROOT) -> tuple[int, str, str]:
+        monkeypatch.chdir(folder)
+        return (main(words), *capsys.readouterr())
+
+    return called
 
 
-def test_a_warning_is_printed_and_fails_nothing(write: Callable[..., Path]) -> None:
+def test_a_warning_is_printed_and_fails_nothing(write: Callable[..., Path], run: Callable[..., Any]) -> None:
     many = with_text("It is " + "{measured}`ceilings/copy:bandwidth` and " * 4 + "so on.")
-    done = run(str(write(many(TEMPLATE))))
-    assert done.returncode == 0
-    assert re.search(r":\d+: warning: \[numbers-in-a-paragraph\] The paragraph has 4 numbers\.", done.stdout)
+    status, out, _ = run(str(write(many(TEMPLATE))))
+    assert status == 0
+    assert re.search(r":\d+: warning: \[numbers-in-a-paragraph\] The paragraph has 4 numbers\.", out)
 
 
-def test_our_own_pages_pass() -> None:
-    done = run()
-    assert (done.returncode, done.stdout) == (0, ""), "warnings too are mended before they are merged"
+def test_our_own_pages_pass(run: Callable[..., Any]) -> None:
+    assert run() == (0, "", ""), "warnings too are mended before they are merged"
 
 
-def test_the_command_prints_findings_and_fails(write: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_command_prints_findings_and_fails(
+    write: Callable[..., Path], tmp_path: Path, run: Callable[..., Any]
+) -> None:
     path = write("# A page\n\nYou simply read.\n", "docs/page.md")
-    done = run(folder=tmp_path)
-    assert done.returncode == 1
-    assert done.stdout.startswith("docs/page.md:3: [plain-words] 'simply' adds nothing.")
-    assert "1 found" in done.stderr
-    assert run(str(path)).stdout.startswith(f"{path}:3: ")
-    missing = run("no-such-page.md")
-    assert (missing.returncode, missing.stderr) == (2, "There is no page no-such-page.md.\n")
+    status, out, err = run(folder=tmp_path)
+    assert status == 1
+    assert out.startswith("docs/page.md:3: [plain-words] 'simply' adds nothing.")
+    assert "1 found" in err
+    assert run(str(path))[1].startswith(f"{path}:3: ")
+    assert run("no-such-page.md") == (2, "", "There is no page no-such-page.md.\n")
 
 
 def test_make_lint_runs_it() -> None:

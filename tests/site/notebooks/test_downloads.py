@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import hashlib
 import json
 import os
 import re
+import symtable
 import zipfile
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +19,7 @@ import clean_environment
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from built_pages import parse, parsed
 from clean_environment import Environment
 from markdown_it import MarkdownIt
 from report import count
@@ -96,7 +99,7 @@ def test_every_tutorial_is_offered_in_every_form() -> None:
     assert {name for name in found if not name.endswith(".whl")} == wanted
     assert len(found) == len(wanted) + 1
     for name in TUTORIALS:
-        page = BeautifulSoup((SITE / "tutorials" / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
+        page = parsed(SITE / "tutorials" / f"{name}.html")
         offered = [str(link["href"]) for link in page.select(".gg-downloads a[download]")]
         assert offered == [
             f"../notebooks/{name}.ipynb",
@@ -118,8 +121,7 @@ def test_no_myst_is_left(name: str) -> None:
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_notebook_says_what_its_page_says(name: str) -> None:
     """Every paragraph, item, term and heading of the page, less formulas, stands in the notebook's Markdown."""
-    page = BeautifulSoup((SITE / "tutorials" / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
-    article = page.select_one("article.bd-article")
+    article = parse(SITE / "tutorials" / f"{name}.html").select_one("article.bd-article")
     assert article is not None
     for unwanted in article.select(".cell, .gg-cost, .gg-not-run, .gg-step-figure, math, a.headerlink, span.math"):
         unwanted.decompose()
@@ -351,17 +353,64 @@ for name, code in json.load(sys.stdin).items():
 """A program that runs pieces of code, each in a process of its own"""
 
 
+NOT_RUN = "skip-execution"
+"""The tag of a cell that no build runs"""
+
+
+def snippets(name: str) -> dict[str, CodeCell]:
+    """Return the snippets of a page by the names of their tabs."""
+    found = [cell for cell in shown_code(name) if reading.SNIPPET in cell.tags]
+    named = {tabs.label_of(cell.options) or tabs.OWN: cell for cell in found}
+    assert len(named) == len(found) > 0, "each tab of a page has a name of its own"
+    return named
+
+
+def undefined(source: str) -> set[str]:
+    """Return the names that a program reads and nowhere binds."""
+    top = symtable.symtable(source, "snippet", "exec")
+    read: set[str] = set()
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        read |= {each.get_name() for each in table.get_symbols() if each.is_referenced() and not each.is_local()}
+    bound = {each.get_name() for each in top.get_symbols() if each.is_assigned() or each.is_imported()}
+    read |= {each.get_name() for each in top.get_symbols() if each.is_referenced()}
+    return read - bound - set(dir(builtins)) - {"__name__"}
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_every_snippet_needs_nothing_before_it_and_prints(name: str) -> None:
+    """It ran when its page was built, after the cells before it; so it runs alone if it needs none of their names."""
+    for tab, snippet in snippets(name).items():
+        assert undefined(snippet.code) == set(), tab
+        imports = re.search(r"^\s*(?:import|from) gpuguide\b", snippet.code, re.MULTILINE)
+        assert tab == tabs.OWN or not imports, f"{tab}: it is for readers without gpuguide"
+        (ran,) = [cell for cell in code(name) if cell.source.strip() == snippet.code.strip()]
+        printed = any(output.get("text", "").strip() for output in ran.outputs)
+        assert printed or NOT_RUN in snippet.tags, f"{tab}: a reader who pastes it sees something"
+
+
+def test_a_name_from_elsewhere_is_found() -> None:
+    assert undefined("def f(a):\n    return a + b\n\n\nprint(f(c), [d for d in e])") == {"b", "c", "e"}
+    assert undefined("import b\nfor c in range(3):\n    print((lambda d: b.f(c + d))(1))") == set()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_every_snippet_runs_alone_where_only_the_wheel_is(environment: Environment, tmp_path: Path) -> None:
-    found = [(name, cell) for name in TUTORIALS for cell in shown_code(name) if reading.SNIPPET in cell.tags]
-    assert list(dict.fromkeys(name for name, _ in found)) == TUTORIALS
-    snippets = {f"{name}, {tabs.label_of(cell.options) or tabs.OWN}": cell.code for name, cell in found}
-    assert len(snippets) == len(found), "each tab of a page has a name of its own"
-    done = environment.run("-c", RUN_APART, folder=tmp_path, stdin=json.dumps(snippets))
+def test_a_snippet_runs_alone_where_only_the_wheel_is(
+    environment: Environment, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Those of the pages of which the build does not run all, and of all pages in `make test-thoroughly`."""
+    found = {name: snippets(name) for name in TUTORIALS}
+    if not request.config.getoption("thorough"):
+        found = {name: each for name, each in found.items() if any(NOT_RUN in cell.tags for cell in each.values())}
+    wanted = {f"{name}, {tab}": cell.code for name, each in found.items() for tab, cell in each.items()}
+    assert wanted
+    done = environment.run("-c", RUN_APART, folder=tmp_path, stdin=json.dumps(wanted))
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [name for name, *_ in results] == list(snippets), done.stderr
+    assert [name for name, *_ in results] == list(wanted), done.stderr
     for name, status, printed, imports_the_library in results:
         assert status == 0, f"{name}: {printed}"
         assert printed.strip(), f"{name}: a reader who pastes it sees something"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bs4 import BeautifulSoup
+from built_pages import parsed
 from pypdf import PdfReader
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
@@ -269,7 +269,7 @@ def test_an_option_keeps_its_hyphens() -> None:
     dash = re.compile(r"[\s“(]–[a-z]\S*")
     found = {}
     for path in [*SITE.glob("*.html"), *SITE.glob("[dt]*/*.html")]:
-        article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").select_one("article, main")
+        article = parsed(path).select_one("article, main")
         if hits := dash.findall(article.get_text()):
             found[path.name] = hits
     assert found == {}
@@ -281,9 +281,7 @@ def test_percent_is_written_in_one_way() -> None:
     for path in [*SITE.glob("*.html"), *SITE.glob("[dt]*/*.html")]:
         if path.name == "measurements.html":  # it quotes what records hold
             continue
-        article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").select_one("article, main")
-        for code in article.select("pre, script"):
-            code.decompose()
+        article = parsed(path).select_one("article, main")
         if hits := apart.findall(article.get_text()):
             found[path.name] = hits
     assert found == {}
