@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gpuguide.measure import records, reference_gpu, runner
+from gpuguide.measure.runner import environment
 
 OURS = reference_gpu.slug()
 Run = Callable[..., tuple[int, str, str]]
@@ -42,6 +43,17 @@ def test_bench_run_measures_stores_and_goes_on(gpuguide: Run, fake_gpu: str, ove
     assert "0 cases measured; 3 were measured before (--overwrite" in err
     status, _, err = gpuguide("bench", "run", "ceilings", "--overwrite")
     assert "1 case measured." in err
+
+
+def test_bench_run_says_where_records_will_name_no_commit(
+    gpuguide: Run, fake_gpu: str, overlay: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "commit_of_checkout", lambda: None)
+    for more, told in (([], True), (["--commit", "c0ffee", "--overwrite"], False), (["--quick"], False)):
+        _, _, err = gpuguide("bench", "run", "ceilings", *more)
+        assert ("--commit" in err) is told
+    monkeypatch.setattr(environment, "commit_of_checkout", lambda: "c0ffee")
+    assert "--commit" not in gpuguide("bench", "run", "ceilings", "--overwrite")[2]
 
 
 def test_bench_run_stops_at_the_time_limit_and_says_how_to_go_on(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:

@@ -38,6 +38,7 @@ def test_doctor_says_which_peers_are_here(gpuguide: Run, monkeypatch: pytest.Mon
     _, out, _ = gpuguide("doctor")
     assert re.search(r"yes +liger-kernel +0\.8\.5", out)
     assert re.search(r"no +quack-kernels +not installed: .*pip install quack-kernels", out)
+    assert re.search(r"no +flashinfer +not installed: .*pip install\s+flashinfer-python", out)
 
 
 def test_every_peer_is_called_by_a_contender() -> None:

@@ -56,6 +56,7 @@ def bench_run(
     """
     from gpuguide.hardware import device as devices
     from gpuguide.measure import runner
+    from gpuguide.measure.runner.environment import commit_of_checkout
 
     known = declarations.names()
     for name in names or ():
@@ -70,6 +71,8 @@ def bench_run(
         )
     target = devices.choose(device)
     err.print(f"Measuring {target.name}" + ("" if quick else f"; records go to {folder}"), markup=False)
+    if not (quick or commit or commit_of_checkout()):
+        err.print("The records will name no commit, so nobody can publish them; --commit says it.", markup=False)
 
     def show(progress: runner.RunProgress) -> None:
         place = f"{progress.done}/{progress.total}, about {duration(progress.seconds_left)} left"

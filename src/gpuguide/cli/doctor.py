@@ -36,12 +36,10 @@ def own_records() -> Finding:
 
 def peers() -> list[Finding]:
     """Look for the libraries that benchmarks compare with, without importing them."""
-    found = {name: libraries.find_installed_version(libraries.get(name).packages) for name in libraries.PEERS}
-    return [
-        Finding(
-            name,
-            version is not None,
-            version or f"not installed: benchmarks compare with it; pip install {name}",
-        )
-        for name, version in found.items()
-    ]
+    findings = []
+    for name in libraries.PEERS:
+        packages = libraries.get(name).packages
+        version = libraries.find_installed_version(packages)
+        detail = version or f"not installed: benchmarks compare with it; pip install {packages[0]}"
+        findings.append(Finding(name, version is not None, detail))
+    return findings

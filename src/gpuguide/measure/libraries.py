@@ -102,7 +102,20 @@ ON_THE_HOST = ("pandas", "polars", "duckdb")
 """Those that compute on the processor, whatever GPU the machine has"""
 BETWEEN = ("pyarrow", "numpy")
 """Those that only carry data from one to another"""
-PEERS = ("peft", "liger-kernel", "flash-attn-4", "quack-kernels", "cut-cross-entropy", "torchao", "flashinfer")
+PEERS = (
+    "peft",
+    "liger-kernel",
+    "flash-attn-4",
+    "fa3-fwd",
+    "quack-kernels",
+    "cut-cross-entropy",
+    "flashinfer",
+    "humming",
+    "gemlite",
+    "torchao",
+    "bitsandbytes",
+    "flashoptim",
+)
 """Those that only benchmarks use, to compare with"""
 CALLED_BY_ALL = ("torch", "triton", "numpy")
 """Libraries that every run names, whatever its contenders are"""

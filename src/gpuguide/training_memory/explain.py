@@ -22,6 +22,8 @@ from gpuguide.training_memory.holders import (
 from gpuguide.training_memory.snapshot import BEGINNING, Allocation, History, MemoryRequest, is_private
 from gpuguide.units import format_bytes
 
+EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF up to PyTorch 2.9)"
+"""What lets segments grow: PyTorch 2.10 renamed it"""
 LARGE_HOLES = 2**28
 """Bytes of holes that are worth a sentence, and at least a tenth of what is reserved"""
 IN_BACKWARD = "the backward pass"
@@ -202,8 +204,8 @@ def _about_request(history: History, failed: MemoryRequest) -> str:
         )
     return (
         f"The request for {requested} found {format_bytes(unused)} reserved but unused, in {len(holes)} holes of which "
-        f"the largest has {format_bytes(largest)}. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would have "
-        "served it, and so would the same shapes in every step."
+        f"the largest has {format_bytes(largest)}. {EXPANDABLE} would have served it, and so would the same shapes in "
+        "every step."
     )
 
 
@@ -214,8 +216,7 @@ def _about_holes(history: History, moment: int) -> Iterator[str]:
     if unused >= max(LARGE_HOLES, 0.1 * history.reserved[moment]):
         yield (
             f"At the peak, {format_bytes(unused)} are reserved and not in use, in {len(holes)} holes of which the "
-            f"largest has {format_bytes(holes[0])}. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes such holes "
-            "usable."
+            f"largest has {format_bytes(holes[0])}. {EXPANDABLE} makes such holes usable."
         )
 
 
