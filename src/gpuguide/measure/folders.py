@@ -63,6 +63,13 @@ def overlay_to_write() -> Path | None:
     return folder
 
 
+def cache_folder() -> Path:
+    """Return the folder of files that can be made again, which need not exist yet."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("gpuguide", appauthor=False))
+
+
 def record_folders() -> list[Path]:
     """Return the folders that hold records: the published ones', and the reader's own if there is one."""
     overlay = overlay_folder()

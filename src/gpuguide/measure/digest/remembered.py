@@ -1,6 +1,6 @@
 """Answers about the library's source, kept from one process to the next for as long as no file of it changes.
 
-To take every digest anew takes seconds, and a build in which nothing changed needs them all.
+To take every digest anew takes seconds, and a build in which nothing changed needs them all, as a list of records does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ class Answers:
     source: list[Any]
     """Its files with their sizes and times"""
     known: dict[str, Any]
+    taken_over: int
+    """Number of answers that were known from the beginning"""
 
 
 _kept: Answers | None = None
@@ -36,7 +38,8 @@ def keep_in(path: Path, folder: Path) -> None:
         earlier = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         earlier = {}
-    _kept = Answers(path, source, earlier["known"] if earlier.get("source") == source else {})
+    known = earlier["known"] if earlier.get("source") == source else {}
+    _kept = Answers(path, source, known, len(known))
 
 
 def answer(question: str, find: Callable[[], Any]) -> Any:
@@ -49,7 +52,7 @@ def answer(question: str, find: Callable[[], Any]) -> Any:
 
 
 def save() -> None:
-    """Leave what is known to later processes."""
-    if _kept is not None:
+    """Leave what is known to later processes, if some of it is new."""
+    if _kept is not None and len(_kept.known) > _kept.taken_over:
         _kept.path.parent.mkdir(parents=True, exist_ok=True)
         _kept.path.write_text(json.dumps({"source": _kept.source, "known": _kept.known}), encoding="utf-8")
