@@ -326,10 +326,13 @@ def glossary_terms(app: Sphinx) -> Iterator[Entry]:
 
 
 def library_names(app: Sphinx) -> Iterator[Entry]:
-    """Yield every name that the API reference describes, with what it is; ``search.js`` knows how the rest follows."""
+    """Yield every name that the API reference describes, with what it is; ``search.js`` knows how the rest follows.
+
+    A module's ``forward`` is left out: one looks for the module.
+    """
     domain: PythonDomain = app.env.domains.python_domain
     for full, item in domain.objects.items():
-        if not item.aliased:
+        if not item.aliased and not full.endswith(".forward"):
             address = app.builder.get_target_uri(item.docname)
             yield Entry("Library", full.removeprefix("gpuguide").removeprefix("."), address, item.objtype)
 
