@@ -273,8 +273,11 @@ def sections(app: Sphinx, docname: str, page: str, places: dict[str, SearchPlace
 
 
 def _is_listed_elsewhere(docname: str, link: nodes.reference) -> bool:
-    """Return whether an entry of a table of contents is one of what has entries: GPUs, claims, names of the API."""
-    if link.astext() == "Claims checked":
+    """Return whether an entry of a table of contents is one of what has entries: GPUs, claims, names of the API.
+
+    Nobody looks for a date of changes.
+    """
+    if link.astext() == "Claims checked" or re.fullmatch(r"\d{4}-\d\d-\d\d", link.astext()):
         return True
     if docname == HARDWARE:
         return str(link["anchorname"]).startswith("#gpu-")
